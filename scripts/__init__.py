@@ -1,0 +1,1 @@
+"""Where experiments run: the emulated cluster on this machine, its calibration, and whether a run was faithful."""

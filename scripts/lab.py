@@ -1,0 +1,253 @@
+"""What an emulated cluster consists of: hosts and one switch, as text for `ip -batch`, `tc -batch` and `sh`.
+
+Every host is a network namespace with one NIC, a veth whose other end is a port of a bridge; the bridge has a namespace
+of its own, so nothing of the machine's own network is touched.
+
+    host a [eth0] ---- [p0] switch [p1] ---- [eth0] host b
+
+A NIC of R bytes/s, full duplex, is two token buckets: tbf on the host's eth0 (what it sends) and on its port of the
+switch (what it receives).  tbf counts 1514 bytes per full packet of 1448 payload bytes, so payload arrives at
+R * 1448/1514.  The bucket has to hold one whole GSO packet; below that tbf segments in software and the sender spins
+(22 instead of 2 core-seconds per GiB).  Slow links get smaller GSO packets instead of a larger bucket: with 64 KiB
+packets a sender keeps a slow link for milliseconds, and many-to-one traffic becomes unfair (Jain 0.93 instead of 0.98).
+
+Every route says `congctl cubic`.  A route attribute needs no sysctl outside the namespace and also holds for programmes
+that choose nothing.  Routes to the host itself have it too: a default of bbr would pace even loopback.
+
+Pure: no process, no file, no clock.  `scripts.netns` applies the text.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+TCP_PAYLOAD_FRACTION = 1448 / 1514
+CONGESTION_CONTROL = "cubic"
+NIC = "eth0"
+MAX_BYTES_PER_S_PER_CORE = 0.5e9  # 4 Gbit/s of NIC rate in sum; above, the cores are what one measures
+
+_SWITCH = "switch"
+_KIB = 1024
+_GSO_HEADERS_BYTES = 256  # a GSO packet is its payload and one set of headers
+_SMALL_GSO_UP_TO_BYTES_PER_S = 25e6  # 200 Mbit/s
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*")
+_OWNED_NAME = re.compile(r"byteps-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]+-.+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """One machine of the lab: its name, its IPv4 address, and its NIC's rate each way in bytes per second."""
+
+    name: str
+    address: str
+    nic_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        if not _HOST_NAME.fullmatch(self.name) or self.name == _SWITCH:
+            raise ValueError(f"host name {self.name!r}: use letters, digits, '-', '_', '.', and not {_SWITCH!r}")
+        if not 1e3 <= self.nic_bytes_per_s <= 125e9:
+            raise ValueError(
+                f"host {self.name}: nic_bytes_per_s = {self.nic_bytes_per_s!r}, allowed are 1e3 to 125e9 "
+                "(8 kbit/s to 1 Tbit/s); bytes, not bits"
+            )
+        ipaddress.IPv4Address(self.address)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabSpec:
+    """Hosts on one switch, in one subnet of `prefix_len` bits."""
+
+    hosts: tuple[Host, ...]
+    prefix_len: int = 16
+
+    def __post_init__(self) -> None:
+        if not self.hosts:
+            raise ValueError("a lab needs at least one host")
+        for what, values in (("name", self.names), ("address", tuple(host.address for host in self.hosts))):
+            if len(set(values)) != len(values):
+                twice = sorted({value for value in values if values.count(value) > 1})
+                raise ValueError(f"host {what} used twice: {', '.join(twice)}")
+        if len({_subnet(host.address, self.prefix_len) for host in self.hosts}) != 1:
+            raise ValueError(f"hosts are not all in one /{self.prefix_len} subnet")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(host.name for host in self.hosts)
+
+    def host(self, name: str) -> Host:
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise ValueError(f"no host {name!r} in this lab; it has {', '.join(self.names)}")
+
+    def address(self, name: str) -> str:
+        return self.host(name).address
+
+    def expected_bytes_per_s(self, name: str) -> float:
+        """Payload per second that TCP gets through the host's NIC, one way."""
+        return self.host(name).nic_bytes_per_s * TCP_PAYLOAD_FRACTION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shaping:
+    """Parameters of one token bucket; `gso_max_bytes` = 0 leaves the device's own limit."""
+
+    burst_bytes: int
+    limit_bytes: int
+    gso_max_bytes: int
+
+    @property
+    def largest_packet_bytes(self) -> int:
+        return (self.gso_max_bytes or 64 * _KIB) + _GSO_HEADERS_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Lines for one run of a tool inside one namespace ("" is the machine's own)."""
+
+    tool: Literal["ip", "tc", "sh"]
+    namespace: str
+    lines: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(line + "\n" for line in self.lines)
+
+
+def star(hosts: Mapping[str, float], *, subnet: str = "10.77.0.0/16") -> LabSpec:
+    """Hosts by name with their NICs' bytes per second on one switch; addresses in order, from the subnet's first."""
+    network = ipaddress.IPv4Network(subnet)
+    if len(hosts) > network.num_addresses - 2:
+        raise ValueError(f"{len(hosts)} hosts do not fit into {subnet}; give a larger subnet")
+    return LabSpec(
+        hosts=tuple(
+            Host(name=name, address=str(network[i]), nic_bytes_per_s=rate)
+            for i, (name, rate) in enumerate(hosts.items(), start=1)
+        ),
+        prefix_len=network.prefixlen,
+    )
+
+
+def shaping(bytes_per_s: float) -> Shaping:
+    slow = bytes_per_s <= _SMALL_GSO_UP_TO_BYTES_PER_S
+    return Shaping(
+        burst_bytes=32 * _KIB if slow else max(128 * _KIB, round(bytes_per_s * 1e-3)),
+        limit_bytes=max(256 * _KIB, round(bytes_per_s * 10e-3)),
+        gso_max_bytes=16 * _KIB if slow else 0,
+    )
+
+
+def overload(spec: LabSpec, num_cores: int) -> str:
+    """Why a machine of `num_cores` cannot carry this lab, or "" if it can."""
+    total = sum(host.nic_bytes_per_s for host in spec.hosts)
+    allowed = MAX_BYTES_PER_S_PER_CORE * num_cores
+    if total <= allowed:
+        return ""
+    return (
+        f"{len(spec.hosts)} NICs of {total * 8e-9:.3g} Gbit/s in sum are more than the {allowed * 8e-9:.3g} Gbit/s "
+        f"that {num_cores} cores can emulate; use fewer hosts or slower NICs"
+    )
+
+
+def run_prefix(pid: int, start_ticks: int, token: str) -> str:
+    """The name of one run: its creator (start time too, as ids are reused) and a token, as a creator has many runs."""
+    return f"byteps-{pid}-{start_ticks}-{token}"
+
+
+def creator_of(namespace: str) -> tuple[int, int] | None:
+    """Process id and start time in the name of a namespace of ours, None for a foreign one."""
+    match = _OWNED_NAME.fullmatch(namespace)
+    return (int(match["pid"]), int(match["start"])) if match else None
+
+
+def host_namespace(prefix: str, host: str) -> str:
+    return f"{prefix}-{host}"
+
+
+def switch_namespace(prefix: str) -> str:
+    return f"{prefix}-{_SWITCH}"
+
+
+def port(index: int) -> str:
+    """The switch's end of the link to the host number `index`."""
+    return f"p{index}"
+
+
+def namespaces(spec: LabSpec, prefix: str) -> tuple[str, ...]:
+    return (switch_namespace(prefix), *(host_namespace(prefix, host.name) for host in spec.hosts))
+
+
+def bring_up(spec: LabSpec, prefix: str) -> tuple[tuple[Batch, ...], ...]:
+    """Stages in order; the batches of one stage are independent of each other."""
+    switch = switch_namespace(prefix)
+    made = Batch(tool="ip", namespace="", lines=tuple(f"netns add {name}" for name in namespaces(spec, prefix)))
+    tc_ports = tuple(_shape(port(i), host) for i, host in enumerate(spec.hosts))
+    second_half = [
+        Batch(tool="tc", namespace=switch, lines=tc_ports),
+        Batch(tool="sh", namespace=switch, lines=(_NO_BRIDGE_FIREWALL,)),
+    ]
+    for host in spec.hosts:
+        inside = host_namespace(prefix, host.name)
+        second_half.append(Batch(tool="ip", namespace=inside, lines=_host_lines(host, spec.prefix_len)))
+        second_half.append(Batch(tool="tc", namespace=inside, lines=(_shape(NIC, host),)))
+        second_half.append(Batch(tool="sh", namespace=inside, lines=(_NO_TCP_MEMORY,)))
+    return ((made,), (Batch(tool="ip", namespace=switch, lines=_switch_lines(spec, prefix)),), tuple(second_half))
+
+
+def bring_down(names: Iterable[str]) -> Batch:
+    """A namespace takes its links with it, so that names are all there is to remove."""
+    return Batch(tool="ip", namespace="", lines=tuple(f"netns del {name}" for name in names))
+
+
+# Frames between ports must not pass the machine's packet filter, which a bridge otherwise does by default.
+_NO_BRIDGE_FIREWALL = 'for f in /proc/sys/net/bridge/bridge-nf-call-*; do if [ -e "$f" ]; then echo 0 >"$f"; fi; done'
+# The kernel remembers ssthresh per destination: one contender would start with what the one before it found out.
+_NO_TCP_MEMORY = "echo 1 >/proc/sys/net/ipv4/tcp_no_metrics_save"
+
+
+def _switch_lines(spec: LabSpec, prefix: str) -> tuple[str, ...]:
+    lines = [
+        "link add br0 type bridge stp_state 0 mcast_snooping 0",
+        "link set br0 addrgenmode none up",
+        "link set lo up",
+    ]
+    for i, host in enumerate(spec.hosts):
+        inside = host_namespace(prefix, host.name)
+        lines += [
+            f"link add {port(i)} type veth peer name {NIC} netns {inside}",
+            f"link set {port(i)} addrgenmode none",
+            f"link set {port(i)} master br0{_gso(host)} up",
+        ]
+    return tuple(lines)
+
+
+def _host_lines(host: Host, prefix_len: int) -> tuple[str, ...]:
+    congctl = f"congctl {CONGESTION_CONTROL}"
+    local = "route replace table local local"
+    return (
+        "link set lo up",
+        f"link set {NIC} addrgenmode none",
+        f"link set {NIC}{_gso(host)} up",
+        f"addr add {host.address}/{prefix_len} dev {NIC}",
+        f"route replace {_subnet(host.address, prefix_len)} dev {NIC} src {host.address} {congctl}",
+        f"{local} {host.address} dev {NIC} src {host.address} {congctl}",
+        f"{local} 127.0.0.0/8 dev lo src 127.0.0.1 {congctl}",
+        f"{local} 127.0.0.1 dev lo src 127.0.0.1 {congctl}",
+    )
+
+
+def _gso(host: Host) -> str:
+    limit = shaping(host.nic_bytes_per_s).gso_max_bytes
+    return f" gso_max_size {limit}" if limit else ""
+
+
+def _shape(device: str, host: Host) -> str:
+    bucket = shaping(host.nic_bytes_per_s)
+    rate = f"{round(host.nic_bytes_per_s * 8)}bit"
+    return f"qdisc replace dev {device} root tbf rate {rate} burst {bucket.burst_bytes} limit {bucket.limit_bytes}"
+
+
+def _subnet(address: str, prefix_len: int) -> ipaddress.IPv4Network:
+    return ipaddress.IPv4Interface(f"{address}/{prefix_len}").network
