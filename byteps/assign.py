@@ -10,13 +10,25 @@ machine is busy until T, and any byte moved to another service makes that machin
 GPU machine carries M even if it sums nothing.
 
 Unequal NICs make it a linear programme: least T such that carried_i <= T * B_i and the shares sum to M.
+`place` turns shares into an owner for every partition; `hash_slot` is the paper's own rule, which needs no table but
+only approximates the shares.
 Pure: no I/O, no clock, no randomness.
 """
 
+import bisect
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byteps.cluster import Cluster
+
+_Floats = NDArray[np.float64]
+_MASK64 = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +71,93 @@ def slot_weights(n: int, k: int) -> list[int]:
     return [n - k] * n + [2 * (n - 1)] * k
 
 
+def cluster_shares(cluster: Cluster) -> Shares:
+    """The fastest shares: the closed form where all NICs are equal, else the linear programme."""
+    return paper_shares(cluster.n, cluster.k) if cluster.equal_nics else programme_shares(cluster)
+
+
+def programme_shares(cluster: Cluster) -> Shares:
+    """The fastest shares for any NICs, in three steps.
+
+    1. Least T.  Machines that carry T * B_i in every such plan are *forced*: all of them where the sum of what the
+       machines can take by T is just M, else the GPU machines whose own M takes T.
+    2. Least time T' in which the others can be done, the forced ones at T.
+    3. Now T or T' says how much each machine may own.  Within that, own_i in proportion to B_i: each has
+       min(limit_i, c * B_i), with the c that makes the sum M.
+    """
+    machines = cluster.gpu_machines + cluster.cpu_machines
+    n, k = cluster.n, cluster.k
+    rate = np.array([machine.nic_bytes_per_s for machine in machines])
+    load = _Load(
+        rate=rate / rate.max(),
+        fixed=np.repeat([1.0, 0.0], [n, k]),
+        slope=np.repeat([max(n - 2.0, 0.0), float(n)], [n, k]),
+    )
+    # One worker alone is not distributed; where it is all the same, the servers do the work.
+    limit = np.repeat([0.0 if n == 1 and k else 1.0, 1.0], [n, k])
+
+    seconds = load.least_seconds(limit, timed=np.full(n + k, True))
+    capped = np.minimum(limit, load.most_owned(seconds))
+    least_owned = np.maximum(0.0, 1.0 - (capped.sum() - capped))
+    forced = load.seconds(least_owned) >= seconds * (1 - 1e-6)  # the solver's tolerance is 1e-7
+    notice = ""
+    if not forced.all():
+        limit = np.where(forced, capped, limit)
+        seconds_of_others = load.least_seconds(limit, timed=~forced)
+        capped = np.where(forced, capped, np.minimum(limit, load.most_owned(seconds_of_others)))
+        slowest, *more = (machines[index].name for index in np.flatnonzero(forced))
+        slowest += f" (and {len(more)} more)" if more else ""
+        notice = f"the gradients of {slowest} through its own NIC set the time; more bandwidth elsewhere brings nothing"
+    own = _fill(capped, load.rate)
+    return Shares(gpu=tuple(own[:n]), cpu=tuple(own[n:]), notice=notice)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Load:
+    """By owner: carried = fixed + slope * own, in units of M, through a NIC of `rate`, in units of the fastest."""
+
+    rate: _Floats
+    fixed: _Floats
+    slope: _Floats
+
+    def seconds(self, own: _Floats) -> _Floats:
+        return (self.fixed + self.slope * own) / self.rate
+
+    def most_owned(self, seconds: float) -> _Floats:
+        """What each may own to be done in time."""
+        room = np.maximum(seconds * self.rate - self.fixed, 0.0)
+        return np.divide(room, self.slope, out=np.ones(len(room)), where=self.slope > 0)
+
+    def least_seconds(self, limit: _Floats, timed: NDArray[np.bool_]) -> float:
+        """The least T such that all `timed` machines are done by T, all own at most their limits, and the sum is 1."""
+        from scipy.optimize import linprog  # here, because importing it takes 0.5 s and 74 MB
+
+        size = len(limit)
+        solution = linprog(
+            c=np.append(np.zeros(size), 1.0),
+            A_ub=np.column_stack([np.diag(self.slope), -self.rate])[timed],
+            b_ub=-self.fixed[timed],
+            A_eq=[np.append(np.ones(size), 0.0)],
+            b_eq=[1.0],
+            bounds=[(0.0, most) for most in limit] + [(0.0, None)],
+            method="highs",
+        )
+        if not solution.success:
+            raise RuntimeError(f"HiGHS found no shares for {self}: {solution.message}; this is a defect, report it")
+        return float(solution.fun)
+
+
+def _fill(limit: _Floats, rate: _Floats) -> list[float]:
+    """Fractions of 1 as min(limit, c * rate): those that reach their limit first are settled first."""
+    own = np.zeros(len(limit))
+    left, rate_left = 1.0, rate.sum()
+    for index in np.argsort(limit / rate, kind="stable"):
+        own[index] = min(limit[index], left * rate[index] / rate_left)
+        left, rate_left = left - own[index], rate_left - rate[index]
+    own[own < 1e-9] = 0.0  # what the solver's tolerance left of nothing: a service of its own is not worth it
+    return [float(fraction) for fraction in own / own.sum()]
+
+
 def place(nbytes: Sequence[int], shares: Sequence[float]) -> list[int]:
     """The owner of each partition of a batch, given their sizes in the global order and the shares by owner.
 
@@ -99,3 +198,23 @@ def interleave(counts: dict[int, int]) -> list[int]:
     """
     positions = [((j + 0.5) / count, owner) for owner, count in counts.items() for j in range(count)]
     return [owner for _, owner in sorted(positions)]
+
+
+def hash64(key: int) -> int:
+    """SplitMix64 (Steele, Lea and Flood 2014): the first output of the generator seeded with `key`.
+
+    A bijection of the 64-bit integers that is the same on every machine and run, unlike `hash(str)`.
+    """
+    mixed = (key + 0x9E3779B97F4A7C15) & _MASK64
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return mixed ^ (mixed >> 31)
+
+
+def hash_slot(key: int, n: int, k: int) -> int:
+    """The owner of a partition by the paper's rule: hash into [0, D); who owns the slot owns the partition.
+
+    Each GPU machine owns n - k slots, the lowest first, each CPU machine 2(n - 1).
+    """
+    ends = list(accumulate(slot_weights(n, k)))
+    return bisect.bisect_right(ends, hash64(key) % ends[-1])
