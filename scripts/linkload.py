@@ -1,0 +1,53 @@
+"""One host's part of a calibration: sends to its neighbour as fast as it can while it measures what arrives.
+
+Talks to `scripts.calibrate` over its standard streams: prints the port it listens on; reads "address port start end"
+(the neighbour, and the measured interval in monotonic seconds, a clock all hosts of the lab share); prints
+"bytes seconds".  Standard library only and no imports of ours: it starts in 20 ms, once per host.
+
+The interval is closed by arrivals: from the first one after `start` to the last one before `end`, without the bytes of
+the first.  So neither the ramp of TCP nor half a buffer at the edges falsifies the rate.
+"""
+
+import socket
+import sys
+import threading
+import time
+
+_BUFFER_BYTES = 1 << 20
+
+
+def _send(address: str, port: int) -> None:
+    with socket.create_connection((address, port), timeout=5.0) as sock:
+        sock.settimeout(None)
+        buffer = bytes(_BUFFER_BYTES)
+        while True:
+            sock.sendall(buffer)
+
+
+def _receive(listener: socket.socket, start: float, end: float) -> tuple[int, float]:
+    buffer = bytearray(_BUFFER_BYTES)
+    received, first, last = 0, 0.0, 0.0
+    sock, _ = listener.accept()
+    with sock:
+        while True:
+            nbytes = sock.recv_into(buffer)
+            now = time.monotonic()
+            if nbytes == 0 or now > end:
+                return received, last - first
+            if now >= start:
+                received += nbytes if first else 0
+                first, last = first or now, now
+
+
+def main() -> None:
+    with socket.create_server((sys.argv[1], 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        address, port, start, end = sys.stdin.readline().split()
+        # a daemon: it may sit in sendall when the interval is over
+        threading.Thread(target=_send, args=(address, int(port)), name="send", daemon=True).start()
+        received, seconds = _receive(listener, float(start), float(end))
+    print(received, seconds, flush=True)
+
+
+if __name__ == "__main__":
+    main()
