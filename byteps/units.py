@@ -37,8 +37,8 @@ def parse_rate(text: str | int | float) -> float:
     return float(number * _BITS_PER_S[unit] / 8)
 
 
-def parse_seconds(text: str | int | float) -> float:
-    """Seconds of "30", "30s", "500ms", "2min" or 0.5."""
+def parse_seconds(text: str) -> float:
+    """Seconds of "30", "30s", "500ms" or "2min"."""
     number, unit = _number_and_unit(text)
     if number is None or unit not in _SECONDS:
         raise ValueError(f"{text!r} is not a duration: write 0 or more seconds, such as 30, 30s, 500ms or 2min")
