@@ -1,0 +1,1 @@
+"""One module per contender, all with the same four calls; `baselines.driver` says which."""

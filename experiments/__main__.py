@@ -1,0 +1,98 @@
+"""`python -m experiments`: run experiments, write the report, draw the figures.
+
+python -m experiments list
+python -m experiments run fig12 --tier reproduce     does what is missing; a second call resumes
+python -m experiments figures                        from records alone, into results/figures/
+python -m experiments report                         results/REPORT.md, and the claims table on the screen
+"""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from experiments.spec import TIERS, SpecError, Tier
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+TierOption = Annotated[str, typer.Option(help=f"how much to run: {', '.join(TIERS)}")]
+ResultsOption = Annotated[Path, typer.Option(help="folder with raw/ and reference/ records")]
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+
+
+def _fail(text: object) -> NoReturn:
+    print(f"experiments: {text}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def _tier(text: str) -> Tier:
+    for tier in TIERS:
+        if text == tier:
+            return tier
+    _fail(f"tier {text!r}: use one of {', '.join(TIERS)}")
+
+
+def _terminate(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """Experiments, their titles, and the number of launches per tier."""
+    from baselines.contenders import USES_K
+    from experiments import run, spec
+
+    for name in run.experiments():
+        experiment = run.load(name)
+        sizes = ", ".join(f"{tier} {len(spec.expand(experiment, tier, uses_k=USES_K))}" for tier in experiment.tier)
+        print(f"{name:8} {experiment.title} ({experiment.provenance}; launches: {sizes})")
+
+
+@app.command("run")
+def run_experiments(
+    names: Annotated[list[str], typer.Argument(help="experiments, or `all`")], tier: TierOption = "reproduce"
+) -> None:
+    """Run what is missing; exit code 1 if a launch failed or was not faithful."""
+    from experiments import run
+    from scripts.netns import LabError
+
+    signal.signal(signal.SIGTERM, _terminate)
+    wanted = list(run.experiments()) if names == ["all"] else names
+    unfit = 0
+    try:
+        for name in wanted:
+            unfit += run.run(name, _tier(tier))
+    except (run.RunError, SpecError, LabError) as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        print("experiments: interrupted; everything is cleaned up, the same command resumes", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if unfit:
+        print(
+            f"experiments: {unfit} launches left no usable record; the same command tries them again", file=sys.stderr
+        )
+        raise typer.Exit(1)
+
+
+@app.command("figures")
+def draw_figures(results: ResultsOption = RESULTS) -> None:
+    """Draw all figures from records."""
+    from experiments import figures
+
+    for path in figures.draw_all(results):
+        print(path)
+
+
+@app.command("report")
+def write_report(results: ResultsOption = RESULTS) -> None:
+    """Write REPORT.md and print the claims table."""
+    from experiments import report
+
+    path, text = report.write(results)
+    print(text)
+    print(f"\n{path}")
+
+
+if __name__ == "__main__":
+    app()

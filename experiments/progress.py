@@ -1,0 +1,95 @@
+"""What people see while experiments run: a bar with an estimate on a terminal, one plain line per launch elsewhere.
+
+The estimate is the bound of what is left, scaled by how far the finished launches were from theirs: launches differ in
+length by more than two, so an average over launches would mislead.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+from experiments.record import Case, Record
+
+
+def expected_seconds(case: Case) -> float:
+    """A guess of a launch's length before any was seen: start-up, and ring all-reduce at the NIC's rate."""
+    if not case.nic_bytes_per_s:
+        return 1.0
+    return 10.0 + 2.0 * (case.warmups + case.iterations) * case.nbytes / case.nic_bytes_per_s
+
+
+def outcome_text(record: Record) -> str:
+    """How a launch ended, in a few words."""
+    if record.error:
+        return f"FAILED: {record.error.splitlines()[0]}"
+    if not record.correct:
+        error = record.oracle.max_error if record.oracle else float("nan")
+        return f"WRONG SUM: largest error {error:g}"
+    if not record.faithful:
+        return f"not faithful ({record.fidelity.verdict}): kept, not used"
+    return "ok"
+
+
+class Display:
+    """Progress over a list of cases."""
+
+    def __init__(self, cases: list[Case], console: Console) -> None:
+        self._console = console
+        self._total = len(cases)
+        self._finished = 0
+        self._left = sum(expected_seconds(case) for case in cases)
+        self._spent = self._guessed = 0.0
+        self._started = time.monotonic()
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns = (SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._task = self._bar.add_task("", total=self._total)
+            self._bar.start()
+
+    def remaining_seconds(self) -> float:
+        return self._left * (self._spent / self._guessed if self._guessed else 1.0)
+
+    def tell(self, case: Case) -> Callable[[str], None]:
+        """A function that shows what a launch is doing right now; plain output stays silent about it."""
+
+        def show(doing: str) -> None:
+            if self._bar:
+                left = f"about {self.remaining_seconds() / 60:.1f} min left"
+                self._bar.update(self._task, description=f"{case.title}: {doing} ({left})")
+
+        return show
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def launched(self, case: Case, record: Record, seconds: float, *, final: bool) -> None:
+        """One line for a finished launch; a launch that will be repeated does not count."""
+        number = self._finished + 1
+        self.note(f"[{number}/{self._total}] {case.title} ... {outcome_text(record)} {seconds:.1f} s")
+        if final:
+            self._finished += 1
+            guess = expected_seconds(case)
+            self._left -= guess
+            self._spent += seconds
+            self._guessed += guess
+            if self._bar:
+                self._bar.update(self._task, completed=self._finished)
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+
+
+@contextmanager
+def display(cases: list[Case]) -> Iterator[Display]:
+    """Progress for as long as the block runs."""
+    shown = Display(cases, Console(file=sys.stdout))
+    try:
+        yield shown
+    finally:
+        shown.close()
