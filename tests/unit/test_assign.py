@@ -193,6 +193,11 @@ def test_cases_by_hand(gpu, cpu, seconds, shares):
     assert seconds_of(cluster, programme) == pytest.approx(seconds)
 
 
+def test_a_machine_without_room_gets_exactly_nothing_and_so_needs_no_service():
+    shares = programme_shares(cluster_of((1, 0.5, 0.6011, 1, 0.5), (1, 0.6351, 0.5, 0.9838, 0.5)))
+    assert (shares.gpu[1], shares.gpu[4]) == (0, 0)
+
+
 def test_no_grid_of_shares_is_faster():
     cluster = cluster_of((1.0, 0.7, 1.5), (0.9,))
     steps = 24
@@ -307,6 +312,10 @@ def test_placement_and_hash_do_not_depend_on_the_hash_seed():
 
 def test_nothing_is_placed_where_there_is_nothing():
     assert place([], [0.5, 0.5]) == []
+
+
+def test_a_service_without_a_share_gets_not_even_empty_partitions():
+    assert place([0, 0, 8], [0.0, 1.0]) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("shares", [(), (0.0, 0.0), (1.5, -0.5)])

@@ -68,6 +68,10 @@ def test_the_papers_numbers(n, k, seconds, gamma_a, gamma_p, goodput):
     assert theory.goodput(n, k, 90) == pytest.approx(goodput, abs=5e-3)
 
 
+def test_tcp_leaves_95_6_percent_of_ethernet_for_payload():
+    assert pytest.approx(0.9564, abs=5e-5) == theory.TCP_PAYLOAD_FRACTION
+
+
 def test_figure_12_is_a_line_in_k():
     assert [theory.goodput(8, k, 90) for k in range(9)] == pytest.approx([360 / 7 + k * 135 / 28 for k in range(9)])
 
