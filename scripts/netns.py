@@ -125,13 +125,11 @@ class Lab:
         with self._lock:
             self._is_up = False
             processes, self._processes = self._processes, []
-        for process in processes:
-            process.terminate()  # also those that have not entered their namespace yet; does nothing to a finished one
         try:
             remove(existing(self.prefix), term_seconds=_TERM_SECONDS)
         finally:
             for process in processes:
-                process.kill()
+                process.kill()  # one that had not entered its namespace yet; does nothing to a finished one
                 process.wait(timeout=_TERM_SECONDS)
             if self._guardian is not None:
                 dismiss_guardian(self._guardian)
