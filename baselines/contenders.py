@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from byteps.version import VERSION
+
 ROOT = Path(__file__).resolve().parent.parent
 PORT = 29_400  # every launch has fresh namespaces' worth of ports to itself, since contenders are never up together
 
@@ -150,7 +152,7 @@ CONTENDERS: dict[str, Contender] = {
             colour="#0072B2",
             marker="o",
             uses_k=True,
-            version=_version_of("byteps-reproduction"),
+            version=lambda: VERSION,
             sources=(*_BYTEPS, *_DRIVER, *_LAB, "baselines/adapters/byteps_adapter.py"),
             plan=_plan_byteps,
         ),

@@ -69,9 +69,7 @@ def run_experiments(
         print("experiments: interrupted; everything is cleaned up, the same command resumes", file=sys.stderr)
         raise typer.Exit(130) from None
     if unfit:
-        print(
-            f"experiments: {unfit} launches left no usable record; the same command tries them again", file=sys.stderr
-        )
+        print(f"experiments: {unfit} launches left no usable record; repeat the command to try again", file=sys.stderr)
         raise typer.Exit(1)
 
 

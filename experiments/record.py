@@ -65,11 +65,16 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return f"{self.experiment} {self.contender}{machines}{knobs} block={self.block}"
 
 
+HEADER_BYTES = 66  # of a packet: 14 Ethernet, 20 IP, 32 TCP with timestamps
+
+
 class NicCounters(msgspec.Struct, frozen=True, kw_only=True):
-    """One host's NIC as the kernel counts it at one moment."""
+    """One host's NIC as the kernel counts it at one moment; a GSO packet is one packet with one header."""
 
     tx_bytes: int
     rx_bytes: int
+    tx_packets: int
+    rx_packets: int
     tx_wire_bytes: int  # with every header, from the shaper
     rx_wire_bytes: int
     dropped_packets: int
@@ -82,12 +87,15 @@ class NicBytes(msgspec.Struct, frozen=True, kw_only=True):
     after: NicCounters
 
     @property
-    def sent(self) -> int:
-        return self.after.tx_bytes - self.before.tx_bytes
+    def payload_sent(self) -> int:
+        """Without packet headers: what the plan counts."""
+        packets = self.after.tx_packets - self.before.tx_packets
+        return self.after.tx_bytes - self.before.tx_bytes - HEADER_BYTES * packets
 
     @property
-    def received(self) -> int:
-        return self.after.rx_bytes - self.before.rx_bytes
+    def payload_received(self) -> int:
+        packets = self.after.rx_packets - self.before.rx_packets
+        return self.after.rx_bytes - self.before.rx_bytes - HEADER_BYTES * packets
 
 
 class OracleCheck(msgspec.Struct, frozen=True, kw_only=True):

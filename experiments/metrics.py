@@ -1,0 +1,113 @@
+"""The metrics that claims may name: from the records of the claimed size to one value per block for every part.
+
+A metric sees records of the right provenance, n and size; it keeps the verified ones (the largest error excepted, which
+must see wrong sums).  BytePS is judged with the partition size chosen automatically, its default here.
+"""
+
+import itertools
+from collections.abc import Callable
+
+from experiments.analysis import frame, traffic_deviation
+from experiments.record import Record
+from experiments.statistics import paired_ratios
+
+Parts = dict[str, list[float]]
+
+
+def _byteps(records: list[Record]) -> list[Record]:
+    return [
+        one
+        for one in records
+        if one.verified and one.case.contender == "byteps" and one.case.settings.get("partition") == "auto"
+    ]
+
+
+def _ring(records: list[Record]) -> list[Record]:
+    return [one for one in records if one.verified and one.case.contender == "gloo-ring"]
+
+
+def _by_block(records: list[Record], column: str) -> dict[int, float]:
+    table = frame(records)
+    return {int(block): float(value) for block, value in zip(table["block"], table[column], strict=True)}
+
+
+def _per_k(records: list[Record], column: str) -> dict[int, dict[int, float]]:
+    """k -> block -> value."""
+    ks = sorted({one.case.k for one in records})
+    return {k: _by_block([one for one in records if one.case.k == k], column) for k in ks}
+
+
+def byteps_fraction_of_optimum(records: list[Record]) -> Parts:
+    return {f"k={k}": list(values.values()) for k, values in _per_k(_byteps(records), "of_optimum").items()}
+
+
+def byteps_gap_to_optimum(records: list[Record]) -> Parts:
+    return {part: [1 - value for value in values] for part, values in byteps_fraction_of_optimum(records).items()}
+
+
+def byteps_over_ring(records: list[Record]) -> Parts:
+    """How many times faster than the ring of the same block."""
+    ring = _by_block(_ring(records), "seconds")
+    per_k = _per_k(_byteps(records), "seconds")
+    return {f"k={k}": list(paired_ratios(ring, values).values()) for k, values in per_k.items()}
+
+
+def goodput_step(records: list[Record]) -> Parts:
+    """Goodput at one k over that at the k before, within a block."""
+    per_k = _per_k(_byteps(records), "goodput")
+    return {
+        f"k={low}->{high}": list(paired_ratios(per_k[high], per_k[low]).values())
+        for low, high in itertools.pairwise(per_k)
+    }
+
+
+def ring_fraction_of_bound(records: list[Record]) -> Parts:
+    return {"all k": list(_by_block(_ring(records), "of_ring_bound").values())}
+
+
+def ring_bytes_at_cpu_machines(records: list[Record]) -> Parts:
+    """Bytes of the busiest CPU machine's NIC per iteration, over M."""
+    values = []
+    for one in _ring(records):
+        moved = [max(nic.payload_sent, nic.payload_received) for host, nic in one.nics.items() if host[:3] == "cpu"]
+        if moved:
+            values.append(max(moved) / one.case.iterations / one.case.nbytes)
+    return {"all k": values}
+
+
+def traffic_as_planned(records: list[Record]) -> Parts:
+    parts: Parts = {}
+    for one in _byteps(records):
+        if one.case.n > 1:
+            parts.setdefault(f"k={one.case.k}", []).append(traffic_deviation(one))
+    return parts
+
+
+def largest_error(records: list[Record]) -> Parts:
+    """Of every launch that had a sum to check, faithful or not."""
+    parts: Parts = {}
+    for one in records:
+        if one.oracle:
+            parts.setdefault(one.case.contender, []).append(one.oracle.max_error)
+    return parts
+
+
+def adder_gbit_per_s(records: list[Record]) -> Parts:
+    parts: Parts = {}
+    table = frame([one for one in records if one.verified and one.case.contender == "cpu-adder"])
+    for (dtype, cores), rows in table.groupby(["dtype", "cores"]):
+        parts[f"{dtype} {cores} {'core' if cores == '1' else 'cores'}"] = [float(value) for value in rows["gbit_per_s"]]
+    return parts
+
+
+METRICS: dict[str, Callable[[list[Record]], Parts]] = {
+    "byteps_fraction_of_optimum": byteps_fraction_of_optimum,
+    "byteps_gap_to_optimum": byteps_gap_to_optimum,
+    "byteps_over_ring": byteps_over_ring,
+    "goodput_step": goodput_step,
+    "ring_fraction_of_bound": ring_fraction_of_bound,
+    "ring_bytes_at_cpu_machines": ring_bytes_at_cpu_machines,
+    "traffic_deviation": traffic_as_planned,
+    "largest_error": largest_error,
+    "adder_gbit_per_s": adder_gbit_per_s,
+}
