@@ -1,0 +1,5 @@
+"""`python -m byteps`: the command line."""
+
+from byteps.cli import main
+
+main()

@@ -1,0 +1,136 @@
+"""The numpy API: arrays in, arrays out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from byteps.kernels import Array
+from byteps.session import (
+    current,
+    init,
+    local_rank,
+    local_size,
+    make_spec,
+    rank,
+    shutdown,
+    size,
+)
+from byteps.worker import Pending
+
+__all__ = [
+    "Handle",
+    "broadcast",
+    "declare",
+    "init",
+    "local_rank",
+    "local_size",
+    "poll",
+    "push_pull",
+    "push_pull_async",
+    "push_pull_inplace",
+    "rank",
+    "shutdown",
+    "size",
+    "synchronize",
+]
+
+
+@dataclass(slots=True)
+class Handle:
+    """A push_pull under way; the source array must not change before it is synchronised."""
+
+    name: str
+    pending: Pending | None
+    result: Array
+    destination: Array | None  # where the result is copied, if it could not be received there
+
+
+def push_pull(
+    array: Array, name: str | None = None, *, average: bool | None = None, op: str | None = None, priority: int = 0
+) -> Array:
+    """The average (default) or sum of `array` over all workers, as a new array of the same shape and type.
+
+    `name` identifies the tensor among workers; unnamed ones are matched by the order of the calls.  Give either
+    op="average" | "sum" or average=True | False.  A higher priority is sent first.  Element types: float32, float64, float16,
+    bfloat16 (ml_dtypes), int32, int64, uint8; 16-bit floats are summed in float32, an integer average is the floor.
+    """
+    return synchronize(push_pull_async(array, name, average=average, op=op, priority=priority))
+
+
+def push_pull_inplace(
+    array: Array, name: str | None = None, *, average: bool | None = None, op: str | None = None, priority: int = 0
+) -> Array:
+    """As push_pull, with the result in `array` itself, which is returned."""
+    if not array.flags.writeable:
+        raise ValueError(f"tensor {name!r}: the array is read-only; use push_pull, which returns a new one")
+    return synchronize(_start(array, name, average, op, priority, inplace=True))
+
+
+def push_pull_async(
+    array: Array, name: str | None = None, *, average: bool | None = None, op: str | None = None, priority: int = 0
+) -> Handle:
+    """Start a push_pull; `synchronize` returns its result."""
+    return _start(array, name, average, op, priority, inplace=False)
+
+
+def _start(
+    array: Array, name: str | None, average: bool | None, op: str | None, priority: int, *, inplace: bool
+) -> Handle:
+    session = current()
+    array = np.asarray(array)
+    spec = make_spec(name, array.shape, array.dtype.name, average, op)
+    if name is None:
+        spec = session.claim_name(spec)
+    source = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    result = source if inplace else np.empty(array.shape, array.dtype)
+    pending = session.submit(spec, _bytes(source), _bytes(result), priority)
+    return Handle(spec.name, pending, result, array if inplace and source is not array else None)
+
+
+def _bytes(array: Array) -> memoryview:
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def poll(handle: Handle) -> bool:
+    """Whether `synchronize` would return at once."""
+    return handle.pending is None or not handle.pending.locked()
+
+
+def synchronize(handle: Handle) -> Array:
+    """Wait for the result; PeerLostError, MismatchError or StallError, the same text on every rank, if the job failed."""
+    session = current()
+    if handle.pending is not None:
+        assert session.worker is not None
+        session.worker.wait(handle.pending)
+        handle.pending = None
+    session.release_name(handle.name)
+    handle.name = ""
+    if handle.destination is not None:
+        np.copyto(handle.destination, handle.result)
+        return handle.destination
+    return handle.result
+
+
+def declare(tensors: Mapping[str, Any], *, average: bool | None = None, op: str | None = None) -> None:
+    """Register tensors (arrays, or anything with shape and dtype) by name: a barrier, the same name set on every worker.
+
+    Optional; it compares the workers' tensors before the first push and keeps first-use costs out of the first iteration.
+    """
+    session = current()
+    specs = [make_spec(name, tuple(t.shape), np.dtype(t.dtype).name, average, op) for name, t in tensors.items()]
+    if session.worker is not None:
+        session.worker.declare([spec for spec in specs if spec.nbytes])
+
+
+def broadcast(array: Array, root: int, name: str | None = None) -> Array:
+    """The array of rank `root`, on every rank, as a new array."""
+    check_root(root)
+    contribution = array if rank() == root else np.zeros_like(array)
+    return push_pull(contribution, None if name is None else f"broadcast/{name}", op="sum")
+
+
+def check_root(root: int) -> None:
+    if not 0 <= root < size():
+        raise ValueError(f"root is {root}; with {size()} workers use 0 to {size() - 1}")

@@ -1,0 +1,65 @@
+"""The command line: `byteps launch`, `byteps bench`."""
+
+import os
+import sys
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from byteps.errors import BytePSError
+from byteps.launcher import launch_local, launch_role, settings_from_environment
+from byteps.settings import Settings, read_settings
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="A compact BytePS: sum gradients on every CPU of the cluster.",
+)
+
+
+@app.callback()
+def _commands() -> None:
+    """Keeps `launch` a subcommand even while it is the only one."""
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def launch(
+    command: Annotated[list[str] | None, typer.Argument(help="The training program, after --.")] = None,
+    workers: Annotated[int, typer.Option(help="Start a local job with this many workers.")] = 0,
+    servers: Annotated[int, typer.Option(help="CPU machines of the local job; 0: workers sum among themselves.")] = 0,
+) -> None:
+    """Start a job: all roles on this machine (--workers), or this machine's role of a distributed job (DMLC_ROLE and others).
+
+    Local:        byteps launch --workers 4 --servers 2 -- python train.py
+
+    Distributed:  on each machine, set DMLC_ROLE (scheduler, server or worker), DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT,
+    DMLC_NUM_WORKER, DMLC_NUM_SERVER, BYTEPS_JOB_SECRET, and on workers DMLC_WORKER_ID; then
+    byteps launch -- python train.py
+    """
+    settings = settings_from_environment()
+    command = command or []
+    if workers < 0 or servers < 0:
+        raise BytePSError(f"--workers {workers} --servers {servers}: use 1 or more workers and 0 or more servers")
+    local = workers > 0
+    if not local and "DMLC_ROLE" not in os.environ:
+        raise BytePSError("say --workers N for a local job, or set DMLC_ROLE and the other DMLC_* variables; see --help")
+    if not command and (local or settings.role == "worker"):
+        raise BytePSError("no program given; put it after --, as in: byteps launch --workers 4 -- python train.py")
+    if local:
+        code = launch_local(replace(settings, num_workers=workers, num_servers=servers, worker_id=-1, role="worker"), command)
+    else:
+        code = launch_role(settings, command)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Errors of ours are one line, not a traceback."""
+    try:
+        app()
+    except BytePSError as error:
+        sys.stderr.write(f"byteps: {error}\n")
+        sys.exit(2)
+
+

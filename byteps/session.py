@@ -1,0 +1,112 @@
+"""This process's membership in a job: what `init` starts and `shutdown` ends, and how tensors get their names.
+
+The numpy and the torch API share it; they differ only in how they see a tensor's bytes.
+"""
+
+import atexit
+from collections import Counter
+
+from byteps.errors import BytePSError
+from byteps.launcher import settings_from_environment
+from byteps.settings import Settings
+from byteps.wire import DTYPES, Op, TensorSpec
+from byteps.worker import Pending, Worker
+
+
+class Session:
+    """One worker's API state."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.worker = Worker(settings) if settings.distributed else None
+        self._unnamed: Counter[str] = Counter()
+
+    @property
+    def rank(self) -> int:
+        return self.worker.rank if self.worker else 0
+
+    def submit(self, spec: TensorSpec, source: memoryview, target: memoryview, priority: int) -> Pending | None:
+        """Start a push_pull; None if it is complete already (one worker, or no bytes)."""
+        if self.worker is None or spec.nbytes == 0:
+            if source is not target:
+                target[:] = source
+            return None
+        return self.worker.submit(spec, source, target, priority)
+
+    def claim_name(self, spec: TensorSpec) -> TensorSpec:
+        """A name for an unnamed tensor: the first free one of its kind.
+
+        It is free again after synchronize(), a point that all ranks of the same program pass in the same order; so ranks agree,
+        and a loop that reduces its loss every step does not register a new tensor every step.
+        """
+        kind = f"unnamed/{spec.dtype}/{'x'.join(map(str, spec.shape))}/{spec.op.name.lower()}"
+        self._unnamed[kind] += 1
+        return TensorSpec(name=f"{kind}/{self._unnamed[kind]}", shape=spec.shape, dtype=spec.dtype, op=spec.op)
+
+    def release_name(self, name: str) -> None:
+        if name.startswith("unnamed/"):
+            self._unnamed[name.rpartition("/")[0]] -= 1
+
+
+_session: Session | None = None
+
+
+def init(settings: Settings | None = None) -> None:
+    """Join the job that the launcher's variables describe (or `settings`); does nothing if this process is in it already.
+
+    Raises StartError if the job does not come together within the start time-out, naming what is missing.
+    """
+    global _session
+    if _session is None:
+        _session = Session(settings or settings_from_environment())
+        atexit.register(shutdown)
+
+
+def shutdown() -> None:
+    """Leave the job in order.  Called at exit, too, if the script did not."""
+    global _session
+    if _session is not None:
+        session, _session = _session, None
+        if session.worker is not None:
+            session.worker.shutdown()
+        atexit.unregister(shutdown)
+
+
+def current() -> Session:
+    if _session is None:
+        raise BytePSError("byteps is not initialised in this process; call byteps.init() first")
+    return _session
+
+
+def rank() -> int:
+    """This worker's rank, 0 to size() - 1."""
+    return current().rank
+
+
+def size() -> int:
+    """The number of workers."""
+    return current().settings.num_workers
+
+
+def local_rank() -> int:
+    """This worker's rank on its machine."""
+    return current().settings.local_rank
+
+
+def local_size() -> int:
+    """The number of workers on this machine."""
+    return current().settings.local_size
+
+
+def make_spec(name: str | None, shape: tuple[int, ...], dtype: str, average: bool | None, op: str | None) -> TensorSpec:
+    """The declaration of a tensor; errors name what was given and what is allowed.  An empty name is still to be claimed."""
+    if dtype not in DTYPES:
+        raise BytePSError(f"tensor {name!r}: element type {dtype} is not supported; use one of {', '.join(DTYPES)}")
+    if op not in (None, "average", "sum"):
+        raise BytePSError(f"tensor {name!r}: op={op!r} is none; use 'average' or 'sum'")
+    if average is not None and op is not None and average != (op == "average"):
+        raise BytePSError(f"tensor {name!r}: average={average} contradicts op={op!r}; give one of them")
+    chosen = Op.SUM if op == "sum" or average is False else Op.AVERAGE
+    if name is not None and (not name or name.startswith("unnamed/")):
+        raise BytePSError(f"name {name!r} is not usable; give a non-empty name that does not begin with 'unnamed/'")
+    return TensorSpec(name=name or "", shape=shape, dtype=dtype, op=chosen)
