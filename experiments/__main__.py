@@ -85,11 +85,17 @@ def draw_figures(results: ResultsOption = RESULTS) -> None:
 @app.command("report")
 def write_report(results: ResultsOption = RESULTS) -> None:
     """Write REPORT.md and print the claims table."""
+    from rich.console import Console
+    from rich.table import Table
+
     from experiments import report
 
-    path, text = report.write(results)
-    print(text)
-    print(f"\n{path}")
+    path, verdicts = report.write(results)
+    shown = Table("claim", "verdict", "because", title="Claims", show_lines=True)
+    for one in verdicts:
+        shown.add_row(one.claim.text, one.word, one.reason)
+    Console().print(shown)
+    print(path)
 
 
 if __name__ == "__main__":

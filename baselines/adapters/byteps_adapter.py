@@ -22,8 +22,8 @@ class Session:
         """The sum over workers, blocking."""
         self._calls += 1
         if self._calls == 1:
-            return byteps.push_pull(array, NAME, average=False)
-        byteps.push_pull_inplace(array, NAME, average=False)
+            return byteps.push_pull(array, NAME, op="sum")
+        byteps.push_pull_inplace(array, NAME, op="sum")
         return array
 
     def facts(self) -> dict[str, str]:
