@@ -79,7 +79,7 @@ class Scheduler:
                 code = self._act(self._coordinator.tick(now))
             if now >= next_beat:
                 next_beat = now + self._settings.heartbeat_seconds / 5
-                for connection in self._connections.values():
+                for connection in list(self._connections.values()):  # acceptor threads add to it
                     connection.send_message(Heartbeat())
         acceptor.close()
         deadline = time.monotonic() + _DRAIN_SECONDS
