@@ -10,6 +10,10 @@ switch (what it receives).  tbf counts 1514 bytes per full packet of 1448 payloa
 R * 1448/1514.  The bucket has to hold one whole GSO packet; below that tbf segments in software and the sender spins
 (22 instead of 2 core-seconds per GiB).  Slow links get smaller GSO packets instead of a larger bucket: with 64 KiB
 packets a sender keeps a slow link for milliseconds, and many-to-one traffic becomes unfair (Jain 0.93 instead of 0.98).
+The queue before the bucket holds 10 ms, and at least 1 MiB: what 8 senders have in flight at once does not shrink with
+the rate.  8 to 1 at 200 Mbit/s, synchronised rounds of 64 KiB, 32 in flight each, share of the link used and packets
+lost (3 or 4 runs): 256 KiB 0.84 to 0.91, 71 to 114 lost; 512 KiB 0.84 to 0.95, 1 MiB 0.93 to 0.96, 2 MiB 0.84 to 0.94,
+none lost.
 
 Every route says `congctl cubic`.  A route attribute needs no sysctl outside the namespace and also holds for programmes
 that choose nothing.  Routes to the host itself have it too: a default of bbr would pace even loopback.
@@ -137,7 +141,7 @@ def shaping(bytes_per_s: float) -> Shaping:
     slow = bytes_per_s <= _SMALL_GSO_UP_TO_BYTES_PER_S
     return Shaping(
         burst_bytes=32 * _KIB if slow else max(128 * _KIB, round(bytes_per_s * 1e-3)),
-        limit_bytes=max(256 * _KIB, round(bytes_per_s * 10e-3)),
+        limit_bytes=max(1024 * _KIB, round(bytes_per_s * 10e-3)),
         gso_max_bytes=16 * _KIB if slow else 0,
     )
 

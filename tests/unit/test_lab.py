@@ -32,7 +32,7 @@ def test_burst_holds_the_largest_packet(rate: float) -> None:
 
 @pytest.mark.parametrize(
     "bytes_per_s, expected",
-    [(12.5e6, (32768, 262144, 16384)), (25e6, (32768, 262144, 16384)), (62.5e6, (131072, 625000, 0))],
+    [(12.5e6, (32768, 2**20, 16384)), (25e6, (32768, 2**20, 16384)), (625e6, (625000, 6250000, 0))],
 )
 def test_shaping_is_what_was_measured_to_be_good(bytes_per_s: float, expected: tuple[int, int, int]) -> None:
     bucket = shaping(bytes_per_s)
