@@ -62,7 +62,8 @@ def load(results: Path, experiment: str) -> Loaded:
 
 def frame(records: list[Record]) -> pd.DataFrame:
     """One row per launch."""
-    return pd.DataFrame([_row(one) for one in records], columns=list(_COLUMNS))
+    table = pd.DataFrame([_row(one) for one in records], columns=list(_COLUMNS))
+    return table.astype({"verified": bool, "correct": bool})  # an empty table must be indexable by them too
 
 
 _COLUMNS = (

@@ -80,7 +80,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def reason(self) -> str:
         """Why, in one line: the parts that decided."""
         deciding = [part for part in self.parts if part.word == self.word]
-        return "; ".join(f"{part.part}: {part.reason}" for part in deciding)
+        by_reason: dict[str, list[str]] = {}
+        for part in deciding:
+            by_reason.setdefault(part.reason, []).append(part.part)
+        return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
 
 
 def load_claims(path: Path) -> list[Claim]:
@@ -137,7 +140,7 @@ def judge(
         word = "inconclusive"
     else:
         word = "reproduced"
-    if claim.cores > cores and word in ("not reproduced", "inconclusive"):
+    if claim.cores > cores and any(part.interval and not claim.holds(part.interval.median) for part in parts):
         note = f"; claimed for {claim.cores} cores, this machine has {cores}"
         parts = [
             msgspec.structs.replace(part, word="not testable here", reason=part.reason + note)

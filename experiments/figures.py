@@ -66,7 +66,7 @@ def _launches_text(table: pd.DataFrame) -> str:
     if counts.empty:
         return "no usable launch"
     low, high = counts.min(), counts.max()
-    return f"{low} launches" if low == high else f"{low} to {high} launches"
+    return f"{low} per point" if low == high else f"{low} to {high} per point"
 
 
 def _label(contender: Contender, partition: str) -> str:
@@ -108,16 +108,17 @@ def fig12_goodput(loaded: Loaded, folder: Path) -> list[Path]:
         table = table[table["nbytes"] == size]
     n = int(table["n"].iloc[0]) if not table.empty else published.n
     caption = (
-        "Goodput M/t over the NIC's goodput, so that both NIC rates compare: 90 Gbit/s of a 100 Gbit/s NIC with RDMA in "
-        "the paper,\nrate x 1448/1514 with TCP here. "
+        "Goodput M/t over the NIC's goodput, so that both NIC rates compare: 90 Gbit/s of a 100 Gbit/s NIC with RDMA "
+        "in the paper,\nrate x 1448/1514 with TCP here. "
         + (
             f"Emulated: {n} GPU machines, {format_nbytes(int(table['nbytes'].iloc[0]))} per worker, NICs of "
             f"{format_rate(float(table['nic_bytes_per_s'].iloc[0]))}, {_source_text(loaded)}."
             if not table.empty
             else f"Emulated: {_source_text(loaded)}."
         )
-        + f"\nPoints: median over launches ({_launches_text(table)}), bars: their range. The ring does not depend on k: "
-        + f"it runs at k = 0 only.\nCrosses: {published.citation}, read from the published figure."
+        + f"\nPoints: median over launches ({_launches_text(table)}), bars: their range. "
+        + "The ring does not depend on k: it runs at k = 0 only."
+        + f"\nCrosses: {published.citation}, read from the published figure."
     )
     with _sheet("Goodput against the number of CPU machines", caption) as (figure, axes):
         ks = list(range(n + 1))
@@ -203,9 +204,8 @@ def fig9b_adder(loaded: Loaded, folder: Path) -> list[Path]:
                 dodge=0.2,
                 ax=axes,
             )
-            handles, names = axes.get_legend_handles_labels()
-            names = ["1 core, measured" if name == "1" else f"all {host['cores']} cores, measured" for name in names]
-            axes.legend(handles, names)
+            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+                handle.set_label("1 core, measured" if name == "1" else f"all {host['cores']} cores, measured")
         crosses = axes.plot(
             [0, 1], [published.fp32, published.fp16], linestyle="none", marker=PAPER_MARK, color="black"
         )

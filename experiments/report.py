@@ -26,15 +26,15 @@ CLAIMS = ROOT / "experiments" / "claims.toml"
 EXPERIMENTS = ("fig12", "fig9b")
 
 SCOPE = """\
-The emulated cluster is evidence about software and algorithms on a network that is limited by bandwidth: every byte crosses
-real sockets and kernels, every NIC is shaped in both directions, and all contenders get the same congestion control.  It
-is no evidence about the hardware of the paper: there are no GPUs, no PCIe, no RDMA, and NICs are about 500 times slower
-than 100 Gbit/s, so that costs per message and per byte on the CPU, and latencies, weigh about as much less.  Figures of the
-paper are shown beside ours as fractions of each NIC's goodput, never joined with them.
+The emulated cluster is evidence about software and algorithms on a network that is limited by bandwidth: every byte
+crosses real sockets and kernels, every NIC is shaped in both directions, and all contenders get the same congestion
+control.  It is no evidence about the hardware of the paper: there are no GPUs, no PCIe, no RDMA, and NICs are about 500
+times slower than 100 Gbit/s, so that costs per message and per byte on the CPU, and latencies, weigh far less than they
+would there.  Figures of the paper are shown beside ours as fractions of each NIC's goodput, never joined with them.
 
-The optimum t_opt counts packet headers (rate x 1448/1514) and nothing else.  A launch is one start of fresh processes; its
-number is the median of its timed iterations; intervals are taken over blocks of launches.  With few blocks an interval
-is the range, and `coverage` says how often such a range holds the true median: 50 % with 2 blocks, 75 % with 3.
+The optimum t_opt counts packet headers (rate x 1448/1514) and nothing else.  A launch is one start of fresh processes;
+its number is the median of its timed iterations; intervals are taken over blocks of launches.  With few blocks an
+interval is the range, and `coverage` says how often it holds the true median: 50 % with 2 blocks, 75 % with 3.
 """
 
 
@@ -65,9 +65,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table with aligned columns."""
     cells = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
-    ]
+    lines = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
 
@@ -161,7 +159,7 @@ def _fidelity_table(loaded: Loaded) -> str:
             "k",
             "verdicts",
             "canary p99, ms",
-            "run-queue wait",
+            "run-queue",
             "idle",
             "links",
             "traffic off plan",
