@@ -1,0 +1,59 @@
+# `make reproduce` and `make test` do all the set-up there is; everything is quick when it is there already.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+TIER ?= reproduce
+# PYTHON makes the virtual environment; TORCH_INDEX names another package index for torch (such as one with CPU builds only).
+PYTHON ?= python3
+TORCH_INDEX ?=
+VENV := .venv
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup tools reproduce smoke figures report bench test lint size clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  \1\t/' | expand -t 14
+	@echo
+	@echo "  TIER=smoke|reproduce|paper   how much to run (default: reproduce)"
+	@echo "  TORCH_INDEX=URL              another package index for torch"
+
+$(STAMP): pyproject.toml scripts/setup_venv.sh
+	@scripts/setup_venv.sh "$(PYTHON)" "$(VENV)" "$(TORCH_INDEX)"
+	@touch $@
+
+setup: $(STAMP)  ## create .venv and install what is missing
+
+tools: $(STAMP)
+	@scripts/setup_tools.sh
+
+reproduce: tools  ## run all experiments that are missing, draw the figures, write the report (under 25 minutes)
+	$(RUN) -m experiments reproduce --tier $(TIER)
+
+smoke: tools  ## the smallest case of everything, into results/smoke (under 3 minutes)
+	$(RUN) -m experiments reproduce --tier smoke --results results/smoke
+
+figures: $(STAMP)  ## redraw the figures from the records, without running anything
+	$(RUN) -m experiments figures
+
+report: $(STAMP)  ## rewrite results/REPORT.md from the records
+	$(RUN) -m experiments report
+
+bench: tools  ## BytePS against bounds and peers on this machine: loopback, small tensors, knee, footprint
+	$(RUN) -m experiments bench
+
+test: tools  ## all tests; those that need root, namespaces or a GPU skip with a reason elsewhere (under 10 minutes)
+	$(RUN) -m pytest
+
+lint: $(STAMP)  ## ruff, mypy (strict on the pure layers), import-linter
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+size: ## lines of code per part
+	@for part in byteps baselines experiments scripts tests; do \
+	  printf '%-12s %6d lines\n' $$part $$(git ls-files "$$part/*.py" "$$part/**/*.py" | sort -u | xargs cat | wc -l); done
+
+clean:  ## remove the virtual environment, caches and new results (not results/reference)
+	rm -rf $(VENV) results/raw results/figures results/smoke results/REPORT.md
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
