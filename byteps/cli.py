@@ -9,7 +9,6 @@ import typer
 
 from byteps.errors import BytePSError
 from byteps.launcher import launch_local, launch_role, settings_from_environment
-from byteps.settings import Settings, read_settings
 
 app = typer.Typer(
     add_completion=False,
@@ -30,7 +29,7 @@ def launch(
     workers: Annotated[int, typer.Option(help="Start a local job with this many workers.")] = 0,
     servers: Annotated[int, typer.Option(help="CPU machines of the local job; 0: workers sum among themselves.")] = 0,
 ) -> None:
-    """Start a job: all roles on this machine (--workers), or this machine's role of a distributed job (DMLC_ROLE and others).
+    """Start a job: all roles on this machine (--workers), or this machine's role of a distributed one (DMLC_ROLE).
 
     Local:        byteps launch --workers 4 --servers 2 -- python train.py
 
@@ -44,11 +43,11 @@ def launch(
         raise BytePSError(f"--workers {workers} --servers {servers}: use 1 or more workers and 0 or more servers")
     local = workers > 0
     if not local and "DMLC_ROLE" not in os.environ:
-        raise BytePSError("say --workers N for a local job, or set DMLC_ROLE and the other DMLC_* variables; see --help")
+        raise BytePSError("say --workers N for a local job, or set DMLC_ROLE and the other variables; see --help")
     if not command and (local or settings.role == "worker"):
         raise BytePSError("no program given; put it after --, as in: byteps launch --workers 4 -- python train.py")
     if local:
-        code = launch_local(replace(settings, num_workers=workers, num_servers=servers, worker_id=-1, role="worker"), command)
+        code = launch_local(replace(settings, num_workers=workers, num_servers=servers), command)
     else:
         code = launch_role(settings, command)
     raise typer.Exit(code)
@@ -61,5 +60,3 @@ def main() -> None:
     except BytePSError as error:
         sys.stderr.write(f"byteps: {error}\n")
         sys.exit(2)
-
-

@@ -1,7 +1,7 @@
 """Ends process groups when the one who started them is gone without having done it: after SIGKILL, nobody else can.
 
-Runs as a process of its own (`python -I -S guardian.py`), reading "+PGID" and "-PGID" lines from its standard input.  At
-the end of input it kills the groups still listed.  Standard library only: it starts in milliseconds.
+Runs as a process of its own (`python -I -S guardian.py`), reading "+PGID" and "-PGID" lines from its standard input.
+At the end of input it kills the groups still listed.  Standard library only: it starts in milliseconds.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Which address of this machine a role listens on.
 
-By default the one that the route to the scheduler uses, so that docker0 and the like are never picked; DMLC_NODE_HOST or
-DMLC_INTERFACE (a name such as eth1, or a CIDR such as 10.1.0.0/16) choose another.
+By default the one that the route to the scheduler uses, so that docker0 and the like are never picked; DMLC_NODE_HOST
+or DMLC_INTERFACE (a name such as eth1, or a CIDR such as 10.1.0.0/16) choose another.
 """
 
 import fcntl
@@ -46,4 +46,6 @@ def own_address(settings: Settings, towards_scheduler: str) -> str:
         if network is not None and ipaddress.ip_address(address) in network:
             return address
     listed = ", ".join(f"{name} ({address})" for name, address in addresses.items())
-    raise StartError(f"DMLC_INTERFACE={settings.interface!r} is no interface or network of this machine; it has {listed}")
+    raise StartError(
+        f"DMLC_INTERFACE={settings.interface!r} is no interface or network here; this machine has {listed}"
+    )

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from byteps.guardian import Guardian
@@ -26,6 +27,8 @@ from byteps.settings import Settings, read_settings
 _VERDICT_SECONDS: Final = 2.0
 _FINISH_SECONDS: Final = 15.0
 _GRACE_SECONDS: Final = 3.0
+_LAST_LINES_SECONDS: Final = 0.5
+_TAIL_LINES: Final = 30
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -48,7 +51,15 @@ class _Child:
 
     name: str
     process: subprocess.Popen[bytes]
-    tail: list[str]
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    gone: bool = False  # with all processes of its group
+    printer: threading.Thread | None = None
+
+    @property
+    def failed_by_itself(self) -> bool:
+        """A worker that did not merely raise the job's verdict, which a failure elsewhere caused."""
+        verdict = any(line.startswith("byteps.errors.") for line in self.tail)
+        return self.name.startswith("worker") and self.process.returncode > 0 and not verdict
 
 
 class Job:
@@ -60,7 +71,9 @@ class Job:
         self._ended: queue.SimpleQueue[_Child] = queue.SimpleQueue()
         self._printing = threading.Lock()
 
-    def start(self, name: str, command: Sequence[str], environment: dict[str, str], pass_fds: Sequence[int] = ()) -> None:
+    def start(
+        self, name: str, command: Sequence[str], environment: dict[str, str], pass_fds: Sequence[int] = ()
+    ) -> None:
         process = subprocess.Popen(
             command,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
@@ -72,19 +85,32 @@ class Job:
             preexec_fn=die_with_parent,
         )
         self._guardian.watch(process.pid)
-        child = _Child(name, process, [])
+        child = _Child(name, process)
         self._children.append(child)
+        child.printer = threading.Thread(target=self._print, args=(child,), name=f"{name} output", daemon=True)
+        child.printer.start()
         threading.Thread(target=self._follow, args=(child,), name=name, daemon=True).start()
 
-    def _follow(self, child: _Child) -> None:
-        """Print the child's lines behind its name; report its end."""
+    def _print(self, child: _Child) -> None:
+        """Print the child's lines behind its name, until the last process that holds its output has ended."""
         assert child.process.stdout is not None
         for raw in child.process.stdout:
             line = raw.decode(errors="replace").rstrip("\n")
-            child.tail = [*child.tail[-29:], line]
-            with self._printing:
+            child.tail.append(line)
+            # If our own output is closed (`| head`), the job still has to end well.
+            with self._printing, contextlib.suppress(OSError):
                 print(f"[{child.name}] {line}", flush=True)
+
+    def _follow(self, child: _Child) -> None:
+        """Report the child's end, after its last lines."""
         child.process.wait()
+        try:
+            os.killpg(child.process.pid, 0)
+        except ProcessLookupError:
+            child.gone = True
+            self._guardian.forget(child.process.pid)
+        assert child.printer is not None
+        child.printer.join(_LAST_LINES_SECONDS)
         self._ended.put(child)
 
     def run(self) -> int:
@@ -96,22 +122,41 @@ class Job:
             running.discard(child)
             if child.process.returncode:
                 first = child
-        # The others: after success they end by themselves, after a failure they have a moment to say why.
-        self._end(_FINISH_SECONDS if first is None else _VERDICT_SECONDS)
         if first is None:
+            self._end(_FINISH_SECONDS)
             return 0
-        code = first.process.returncode
+        return self._explain([first, *self._verdicts()])
+
+    def _verdicts(self) -> list[_Child]:
+        """After the first failure the others have a moment to say why; those that ended in it, in order."""
+        deadline = time.monotonic() + _VERDICT_SECONDS
+        ended: list[_Child] = []
+        with contextlib.suppress(queue.Empty):
+            while len(ended) + 1 < len(self._children):
+                ended.append(self._ended.get(timeout=max(deadline - time.monotonic(), 0.0)))
+        self._end(0.0)
+        return [child for child in ended if child.process.returncode]
+
+    def _explain(self, failed: list[_Child]) -> int:
+        """Say which of the failures ended the job; its exit code."""
+        killed = [child for child in failed if child.process.returncode < 0]
+        guilty = [child for child in failed if child.failed_by_itself]
+        workers = [child for child in failed if child.name.startswith("worker")]
+        cause = (killed + guilty + workers + failed)[0]
+        code = cause.process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        print(f"\nbyteps launch: {first.name} {how}, which ended the job.  The end of its output:", flush=True)
-        print("\n".join(f"  {line}" for line in first.tail), flush=True)
+        with contextlib.suppress(OSError):
+            print(f"\nbyteps launch: {cause.name} {how}, which ended the job.  The end of its output:", flush=True)
+            print("\n".join(f"  {line}" for line in cause.tail), flush=True)
         return code if code > 0 else 128 - code
 
     def _end(self, patience_seconds: float) -> None:
         """Wait for everybody to end, then SIGTERM, then SIGKILL, by process group."""
-        for number, seconds in ((None, patience_seconds), (signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _GRACE_SECONDS)):
+        steps = ((None, patience_seconds), (signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _GRACE_SECONDS))
+        for number, seconds in steps:
             deadline = time.monotonic() + seconds
             for child in self._children:
-                if number is not None:
+                if number is not None and not child.gone:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(child.process.pid, number)
             for child in self._children:
@@ -128,7 +173,13 @@ class Job:
 
 def launch_local(settings: Settings, command: Sequence[str]) -> int:
     """Run `command` as every worker of a local job, with the scheduler and the servers that it needs; the exit code."""
-    settings = replace(settings, job_secret=settings.job_secret or secrets.token_hex(16), root_host="127.0.0.1")
+    settings = replace(
+        settings,
+        role="worker",
+        worker_id=-1,
+        root_host="127.0.0.1",
+        job_secret=settings.job_secret or secrets.token_hex(16),
+    )
     job = Job()
 
     def interrupted(number: int, frame: object) -> None:
@@ -148,10 +199,10 @@ def launch_local(settings: Settings, command: Sequence[str]) -> int:
                 job.start(f"server {number}", role, server)
         for rank in range(settings.num_workers):
             worker = replace(settings, worker_id=rank, local_rank=rank, local_size=settings.num_workers)
-            job.start(f"worker {rank}", command, worker.to_environment() | {"DMLC_NUM_WORKER": str(settings.num_workers)})
+            job.start(f"worker {rank}", command, worker.to_environment())
         return job.run()
-    except FileNotFoundError as error:
-        print(f"byteps launch: cannot start {error.filename!r}: no such program", file=sys.stderr)
+    except OSError as error:
+        print(f"byteps launch: cannot start {error.filename!r}: {error.strerror}", file=sys.stderr)
         return 127
     except KeyboardInterrupt:
         print("byteps launch: interrupted; ending all roles", file=sys.stderr, flush=True)
@@ -163,11 +214,11 @@ def launch_local(settings: Settings, command: Sequence[str]) -> int:
 
 
 def launch_role(settings: Settings, command: Sequence[str]) -> int:
-    """This machine's role of a distributed job, as the DMLC_* variables say; a worker's command replaces this process."""
+    """This machine's role of a distributed job, as DMLC_ROLE says; a worker's command replaces this process."""
     if settings.role != "worker":
         os.execv(sys.executable, [sys.executable, "-m", "byteps.role"])
     try:
         os.execvp(command[0], list(command))
-    except FileNotFoundError:
-        print(f"byteps launch: cannot start {command[0]!r}: no such program", file=sys.stderr)
+    except OSError as error:
+        print(f"byteps launch: cannot start {command[0]!r}: {error.strerror}", file=sys.stderr)
         return 127

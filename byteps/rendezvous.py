@@ -1,7 +1,7 @@
 """The scheduler process, and every other role's link to it.
 
-The scheduler is the `Coordinator` with sockets: one thread reads each control connection into one queue, and one loop takes
-events from it, so that decisions are made one after the other.
+The scheduler is the `Coordinator` with sockets: one thread reads each control connection into one queue, and one loop
+takes events from it, so that decisions are made one after the other.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from byteps.coordinator import Coordinator, Exit, Log, Refuse, Send, Step
@@ -36,8 +37,8 @@ def check_secret(settings: Settings, host: str) -> None:
     """Without a job secret only loopback is allowed."""
     if not settings.job_secret and not is_loopback(host):
         raise StartError(
-            f"{host} is not a loopback address and there is no job secret; set BYTEPS_JOB_SECRET to the same random text "
-            "for every role, such as the output of `openssl rand -hex 16`"
+            f"{host} is not a loopback address and there is no job secret; set BYTEPS_JOB_SECRET to the same random "
+            "text for every role, such as the output of `openssl rand -hex 16`"
         )
 
 
@@ -50,10 +51,14 @@ class Scheduler:
         self._settings = settings
         self._flusher = Flusher()
         self._events: queue.SimpleQueue[tuple[int, str, Message | None]] = queue.SimpleQueue()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, Connection] = {}  # the acceptor's threads add to it, only `run` removes
         self._ids = itertools.count()
+        # With the address that the host's name stands for: one that resolves to loopback is worth a hint.
         self._coordinator = Coordinator(
-            settings=settings, job=secrets.token_hex(8), version=VERSION, started=time.monotonic()
+            settings=replace(settings, root_host=str(self._socket.getsockname()[0])),
+            job=secrets.token_hex(8),
+            version=VERSION,
+            started=time.monotonic(),
         )
 
     def run(self) -> int:
@@ -82,17 +87,20 @@ class Scheduler:
                 for connection in list(self._connections.values()):  # acceptor threads add to it
                     connection.send_message(Heartbeat())
         acceptor.close()
+        self._see_off()
+        return code
+
+    def _see_off(self) -> None:
+        """Wait until the verdict has reached everybody: closing at once could reset a connection and destroy it."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         for connection in list(self._connections.values()):
             connection.drain(max(deadline - time.monotonic(), 0.0))
             connection.finish_sending()
-        # Closing at once could reset connections with unread input and destroy the verdict on its way.
-        while any(not connection.closed for connection in self._connections.values()) and time.monotonic() < deadline:
+        while self._connections and time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
                 member, _, message = self._events.get(timeout=0.1)
                 if message is None:
                     self._connections.pop(member).close()
-        return code
 
     def _act(self, steps: Iterable[Step]) -> int | None:
         code = None
@@ -101,8 +109,9 @@ class Scheduler:
                 case Send(member, message) if member in self._connections:
                     self._connections[member].send_message(message)
                 case Refuse(member, message) if member in self._connections:
-                    log("scheduler", f"refused a connection from {self._connections[member].peer_host}: {message.text}")
+                    log("scheduler", f"refused a connection: {message.text}")
                     self._connections[member].send_message(message)
+                    self._connections[member].finish_sending()
                 case Log(text):
                     log("scheduler", text)
                 case Exit(value):
@@ -112,8 +121,8 @@ class Scheduler:
     def _admit(self, sock: socket.socket, peer: str) -> None:
         """In the acceptor's thread, which becomes the connection's reader."""
         member = next(self._ids)
+        host = peer.rpartition(":")[0].strip("[]")
         connection = self._connections[member] = Connection(sock, self._flusher)
-        host = connection.peer_host
         try:
             while True:
                 self._events.put((member, host, connection.receive_message()))
@@ -125,7 +134,8 @@ class Scheduler:
 
 
 class Link:
-    """A member's connection to the scheduler: registration, messages, heartbeats, and the verdict when the job fails."""
+    """A member's connection to the scheduler: registration, messages, heartbeats, and the verdict when the job
+    fails."""
 
     def __init__(self, settings: Settings, flusher: Flusher, who: str) -> None:
         self.settings = settings
@@ -152,7 +162,8 @@ class Link:
         if now - self._reported > 5.0:
             self._reported = now
             waited = now - self._started
-            log(self.who, f"cannot reach the scheduler at {self._where} yet, waiting {waited:.0f} s of {self.settings.start_seconds:.0f} s")
+            limit = self.settings.start_seconds
+            log(self.who, f"cannot reach the scheduler at {self._where} yet, waiting {waited:.0f} s of {limit:g} s")
 
     @property
     def local_host(self) -> str:

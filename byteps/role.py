@@ -1,7 +1,7 @@
 """Entry point of the roles that run no user code: `python -m byteps.role`, with the role in DMLC_ROLE.
 
-With an argument, the number of an inherited listening socket, the scheduler uses that one: whoever started it then knows
-the port without a race.
+With an argument, the number of an inherited listening socket, the scheduler uses that one: whoever started it then
+knows the port without a race.
 """
 
 import socket

@@ -6,22 +6,25 @@ Pure.
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
+from decimal import Decimal
 from typing import Any, Literal
 
 from byteps.errors import BytePSError
 from byteps.partition import DEFAULT_PARTITION_BYTES
 from byteps.table import Placement
-from byteps.wire import MAX_PARTITION_NBYTES
 from byteps.units import parse_nbytes, parse_rate, parse_seconds
+from byteps.wire import MAX_PARTITION_NBYTES
 
 Role = Literal["scheduler", "server", "worker"]
 PREFIXES = ("BYTEPS_", "DMLC_")
 # Names of the official BytePS (0.2.5) that mean nothing here: accepted with a notice, since scripts set them.
 UNSUPPORTED = (
-    "BYTEPS_DEBUG_SAMPLE_TENSOR", "BYTEPS_ENABLE_ASYNC", "BYTEPS_ENABLE_IPC", "BYTEPS_ENABLE_MIXED_MODE",
-    "BYTEPS_MIXED_MODE_BOUND", "BYTEPS_NCCL_GROUP_SIZE", "BYTEPS_NUMA_ON", "BYTEPS_OMP_THREAD_PER_GPU",
-    "BYTEPS_PCIE_SWITCH_SIZE", "BYTEPS_REDUCE_ROOTS", "BYTEPS_SERVER_ENABLE_SCHEDULE", "BYTEPS_SERVER_ENGINE_BLOCKING",
+    "BYTEPS_BUILT_IN_HASH_COEF", "BYTEPS_DEBUG_SAMPLE_TENSOR", "BYTEPS_ENABLE_ASYNC", "BYTEPS_ENABLE_GDB",
+    "BYTEPS_ENABLE_IPC", "BYTEPS_ENABLE_MIXED_MODE", "BYTEPS_LOG_HIDE_TIME", "BYTEPS_LOG_LEVEL",
+    "BYTEPS_MIN_COMPRESS_BYTES", "BYTEPS_MIXED_MODE_BOUND", "BYTEPS_NCCL_GROUP_SIZE", "BYTEPS_NUMA_ON",
+    "BYTEPS_OMP_THREAD_PER_GPU", "BYTEPS_PCIE_SWITCH_SIZE", "BYTEPS_REDUCE_ROOTS", "BYTEPS_SERVER_DEBUG",
+    "BYTEPS_SERVER_DEBUG_KEY", "BYTEPS_SERVER_ENABLE_SCHEDULE", "BYTEPS_SERVER_ENGINE_BLOCKING",
     "BYTEPS_SERVER_ENGINE_THREAD", "BYTEPS_SOCKET_PATH", "BYTEPS_THREADPOOL_SIZE", "BYTEPS_TRACE_DIR",
     "BYTEPS_TRACE_END_STEP", "BYTEPS_TRACE_ON", "BYTEPS_TRACE_START_STEP", "DMLC_ENABLE_RDMA",
 )  # fmt: skip
@@ -87,54 +90,66 @@ def _text(text: str) -> str:
     return text
 
 
-def _named(name: str, parse: Callable[[str], Any], default: Any) -> Any:
-    return field(default=default, metadata={"name": name, "parse": parse})
+def _from(name: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+    """The variable that sets a field."""
+    return {"name": name, "parse": parse}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """One process's configuration.  Each field is set by the variable it names."""
 
-    role: Role = _named("DMLC_ROLE", _role, "worker")
-    root_host: str = _named("DMLC_PS_ROOT_URI", _text, "127.0.0.1")
-    root_port: int = _named("DMLC_PS_ROOT_PORT", _port, 9000)
-    num_workers: int = _named("DMLC_NUM_WORKER", _count, 1)
-    num_servers: int = _named("DMLC_NUM_SERVER", _count, 0)
-    worker_id: int = _named("DMLC_WORKER_ID", _count, -1)  # -1: the scheduler chooses
-    server_id: int = _named("DMLC_SERVER_ID", _count, -1)
-    node_host: str = _named("DMLC_NODE_HOST", _text, "")  # this machine's address; default: the one towards the scheduler
-    interface: str = _named("DMLC_INTERFACE", _text, "")  # an interface name or CIDR to take the address from
-    local_rank: int = _named("BYTEPS_LOCAL_RANK", _count, 0)
-    local_size: int = _named("BYTEPS_LOCAL_SIZE", _count, 1)
-    job_secret: str = _named("BYTEPS_JOB_SECRET", _text, "")
-    force_distributed: bool = _named("BYTEPS_FORCE_DISTRIBUTED", _flag, False)
-    partition: int | Literal["auto"] = _named("BYTEPS_PARTITION_BYTES", _partition, DEFAULT_PARTITION_BYTES)
-    placement: Placement = _named("BYTEPS_KEY_HASH_FN", _key_hash, "exact")
-    nic_bytes_per_s: float = _named("BYTEPS_NIC_RATE", parse_rate, 0.0)  # 0: unknown, taken as equal everywhere
-    credit_bytes: int = _named("BYTEPS_SCHEDULING_CREDIT", parse_nbytes, 0)  # bytes in flight per worker; 0: by partition
-    service_processes: int = _named("BYTEPS_SERVICE_PROCESSES", _count, 0)  # per machine; 0: one per 4 cores
-    congestion_control: str = _named("BYTEPS_CONGESTION_CONTROL", _text, "cubic")
-    start_seconds: float = _named("BYTEPS_START_TIMEOUT", _seconds, 120.0)
-    heartbeat_seconds: float = _named("BYTEPS_HEARTBEAT_TIMEOUT", _seconds, 30.0)
-    stall_warn_seconds: float = _named("BYTEPS_STALL_WARNING", _seconds, 10.0)
-    stall_seconds: float = _named("BYTEPS_STALL_TIMEOUT", _seconds, 60.0)
+    role: Role = field(default="worker", metadata=_from("DMLC_ROLE", _role))
+    root_host: str = field(default="127.0.0.1", metadata=_from("DMLC_PS_ROOT_URI", _text))
+    root_port: int = field(default=9000, metadata=_from("DMLC_PS_ROOT_PORT", _port))
+    num_workers: int = field(default=1, metadata=_from("DMLC_NUM_WORKER", _count))
+    num_servers: int = field(default=0, metadata=_from("DMLC_NUM_SERVER", _count))
+    worker_id: int = field(default=-1, metadata=_from("DMLC_WORKER_ID", _count))  # -1: the scheduler chooses
+    server_id: int = field(default=-1, metadata=_from("DMLC_SERVER_ID", _count))
+    node_host: str = field(default="", metadata=_from("DMLC_NODE_HOST", _text))  # default: towards the scheduler
+    # An interface name or CIDR to take the address from
+    interface: str = field(default="", metadata=_from("DMLC_INTERFACE", _text))
+    local_rank: int = field(default=0, metadata=_from("BYTEPS_LOCAL_RANK", _count))
+    local_size: int = field(default=1, metadata=_from("BYTEPS_LOCAL_SIZE", _count))
+    job_secret: str = field(default="", metadata=_from("BYTEPS_JOB_SECRET", _text))
+    force_distributed: bool = field(default=False, metadata=_from("BYTEPS_FORCE_DISTRIBUTED", _flag))
+    partition: int | Literal["auto"] = field(
+        default=DEFAULT_PARTITION_BYTES, metadata=_from("BYTEPS_PARTITION_BYTES", _partition)
+    )
+    placement: Placement = field(default="exact", metadata=_from("BYTEPS_KEY_HASH_FN", _key_hash))
+    # 0: unknown, then taken as equal everywhere
+    nic_bytes_per_s: float = field(default=0.0, metadata=_from("BYTEPS_NIC_RATE", parse_rate))
+    # In flight per worker; 0: by partition.
+    credit_bytes: int = field(default=0, metadata=_from("BYTEPS_SCHEDULING_CREDIT", parse_nbytes))
+    # Per machine; 0: one per 4 cores
+    service_processes: int = field(default=0, metadata=_from("BYTEPS_SERVICE_PROCESSES", _count))
+    congestion_control: str = field(default="cubic", metadata=_from("BYTEPS_CONGESTION_CONTROL", _text))
+    start_seconds: float = field(default=120.0, metadata=_from("BYTEPS_START_TIMEOUT", _seconds))
+    heartbeat_seconds: float = field(default=30.0, metadata=_from("BYTEPS_HEARTBEAT_TIMEOUT", _seconds))
+    stall_warn_seconds: float = field(default=10.0, metadata=_from("BYTEPS_STALL_WARNING", _seconds))
+    stall_seconds: float = field(default=60.0, metadata=_from("BYTEPS_STALL_TIMEOUT", _seconds))
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
             raise SettingsError("DMLC_NUM_WORKER is 0; a job has at least 1 worker")
         if not -1 <= self.worker_id < self.num_workers:
             raise SettingsError(
-                f"DMLC_WORKER_ID is {self.worker_id}; with DMLC_NUM_WORKER={self.num_workers} use 0 to {self.num_workers - 1}"
+                f"DMLC_WORKER_ID is {self.worker_id}; with DMLC_NUM_WORKER={self.num_workers} "
+                f"use 0 to {self.num_workers - 1}"
             )
         if not -1 <= self.server_id < max(self.num_servers, 1):
             raise SettingsError(
-                f"DMLC_SERVER_ID is {self.server_id}; with DMLC_NUM_SERVER={self.num_servers} use 0 to {self.num_servers - 1}"
+                f"DMLC_SERVER_ID is {self.server_id}; with DMLC_NUM_SERVER={self.num_servers} "
+                f"use 0 to {max(self.num_servers - 1, 0)}"
             )
         if self.local_rank >= max(self.local_size, 1):
-            raise SettingsError(f"BYTEPS_LOCAL_RANK is {self.local_rank}; with BYTEPS_LOCAL_SIZE={self.local_size} it is lower")
+            raise SettingsError(
+                f"BYTEPS_LOCAL_RANK is {self.local_rank}; with BYTEPS_LOCAL_SIZE={self.local_size} it must be lower"
+            )
         if self.stall_warn_seconds >= self.stall_seconds:
             raise SettingsError(
-                f"BYTEPS_STALL_WARNING ({self.stall_warn_seconds:g} s) must be below BYTEPS_STALL_TIMEOUT ({self.stall_seconds:g} s)"
+                f"BYTEPS_STALL_WARNING ({self.stall_warn_seconds:g} s) must be below "
+                f"BYTEPS_STALL_TIMEOUT ({self.stall_seconds:g} s)"
             )
 
     @property
@@ -147,18 +162,26 @@ class Settings:
         return self.job_secret.encode()
 
     def to_environment(self) -> dict[str, str]:
-        """The variables that give these settings; the inverse of `read_settings`."""
-        values: dict[str, str] = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if value == entry.default:
-                continue
-            if entry.metadata["parse"] is parse_rate:
-                text = f"{value * 8:.0f}bit"
-            else:
-                text = str(int(value)) if isinstance(value, bool) else str(value)
-            values[entry.metadata["name"]] = text
-        return values
+        """The variables that give these settings; the inverse of `read_settings`.
+
+        All of them, so that none is inherited from the parent's own environment; an empty one means the default.
+        """
+        return {entry.metadata["name"]: _write(entry, getattr(self, entry.name)) for entry in fields(self)}
+
+
+def _write(entry: "Field[Any]", value: Any) -> str:
+    parse = entry.metadata["parse"]
+    if parse is parse_rate:
+        text = f"{Decimal(value * 8):f}bit"
+    elif isinstance(value, float):
+        text = f"{Decimal(value):f}"
+    else:
+        text = str(int(value)) if isinstance(value, bool) else str(value)
+    try:
+        parse(text)
+    except ValueError:  # a default that stands for "not given"
+        return ""
+    return text
 
 
 def read_settings(environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
@@ -181,5 +204,6 @@ def read_settings(environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
             warnings.append(f"{name} has no effect in this implementation")
         else:
             nearest = difflib.get_close_matches(name, [*known, *UNSUPPORTED], n=1, cutoff=0.6)
-            warnings.append(f"{name} is not a variable of BytePS" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+            advice = f"; did you mean {nearest[0]}?" if nearest else ""
+            warnings.append(f"{name} is not a variable of BytePS{advice}")
     return Settings(**values), warnings

@@ -1,9 +1,9 @@
 """The table of tensors: numbers, cuts and owners, the same on every worker because the scheduler alone makes it.
 
-Names are registered in batches, each sorted by name, so the order in which a worker happened to create its tensors does not
-matter: same batches, same table.  A batch is placed as one whole, in the global order of its partitions (tensor by tensor,
-offset by offset), so that every summation service ends within one partition of its share of the batch.
-Pure: no I/O, no clock, no randomness.
+Names are registered in batches, each sorted by name, so the order in which a worker happened to create its tensors
+does not matter: same batches, same table.  A batch is placed as one whole, in the global order of its partitions
+(tensor by tensor, offset by offset), so that every summation service ends within one partition of its share of the
+batch.  Pure: no I/O, no clock, no randomness.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ class TensorTable:
         placement: Placement,
         nic_bytes_per_s: float | None,
     ) -> None:
-        """`shares` and number of summation `processes` by machine (Shares.all); owners are processes, machine by machine."""
+        """`shares` and number of summation `processes` by machine (Shares.all); owners are processes, by machine."""
         self._shares = [share / count for share, count in zip(shares, processes, strict=True) for _ in range(count)]
         self._processes = tuple(processes)
         self._num_workers = num_workers
@@ -41,7 +41,8 @@ class TensorTable:
 
     def register(self, specs: Iterable[TensorSpec]) -> tuple[TensorEntry, ...]:
         """Number, cut and place the names that are new; they must agree with each other already."""
-        batch = sorted({spec.name: spec for spec in specs if spec.name not in self.entries}.values(), key=lambda s: s.name)
+        new = {spec.name: spec for spec in specs if spec.name not in self.entries}
+        batch = [new[name] for name in sorted(new)]
         if not batch:
             return ()
         if self._partition == "auto":  # fixed by the first registration
@@ -53,8 +54,8 @@ class TensorTable:
         sizes = [nbytes for _, parts in cuts for _, nbytes in parts]
         first = len(self.names)
         if self._placement == "hash":
-            keys = (make_key(first + index, part) for index, (_, parts) in enumerate(cuts) for part in range(len(parts)))
-            owners = [self._owner_by_hash(key) for key in keys]
+            counts = enumerate((len(parts) for _, parts in cuts), start=first)
+            owners = [self._owner_by_hash(make_key(number, part)) for number, count in counts for part in range(count)]
         else:
             owners = place(sizes, self._shares)
         entries = []

@@ -156,9 +156,10 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """An orderly leave, with the number of tensors still under way."""
+    """A leave: in order, or with tensors still under way, or because of an exception that ended the program."""
 
     outstanding: int
+    error: str = ""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
@@ -228,8 +229,23 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Message = (
-    Register | Ready | Declare | Lost | Waiting | Violation | Goodbye | Heartbeat | StartServices | Plan | Go | Table
-    | Notice | Departed | Failed | Finish | Hello
+    Register
+    | Ready
+    | Declare
+    | Lost
+    | Waiting
+    | Violation
+    | Goodbye
+    | Heartbeat
+    | StartServices
+    | Plan
+    | Go
+    | Table
+    | Notice
+    | Departed
+    | Failed
+    | Finish
+    | Hello
 )
 _DECODER: Final = msgspec.msgpack.Decoder(Message)
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -1,0 +1,126 @@
+"""What the workers of a running job must agree on: every tensor's name, shape, type and operation, and who submits it.
+
+A tensor's first declaration defines it; a later one that differs is a mismatch, final for the job.  A barrier
+compares the name sets of all workers.  A tensor or a barrier that only some ranks reach is a stall: first lines,
+later an error, and an error at once if a missing rank has left. Pure: no I/O, no clock, no randomness.
+"""
+
+from collections.abc import Collection, Sequence
+
+from byteps.membership import join
+from byteps.settings import Settings
+from byteps.table import TensorTable
+from byteps.wire import TensorEntry, TensorSpec
+
+_NAMES_SHOWN = 5
+
+
+class Disagreement(Exception):
+    """The job cannot go on; `kind` is a key of errors.KINDS."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+
+
+class Agreement:
+    """The tensor table, the barrier under way, and who waits for whom."""
+
+    def __init__(self, settings: Settings, table: TensorTable) -> None:
+        self._settings = settings
+        self._table = table
+        self._ranks = range(settings.num_workers)
+        self._first_rank: dict[str, int] = {}  # who declared a tensor first
+        self._declared: dict[int, dict[str, TensorSpec]] = {}  # at the barrier, by rank
+        self._barrier_since = 0.0
+        self._left: set[int] = set()
+        self._warned: dict[str, float] = {}  # for how many seconds something had stalled when its last line was printed
+
+    # ---- tensors ----
+
+    def declare(self, rank: int, specs: Sequence[TensorSpec]) -> tuple[TensorEntry, ...]:
+        """Register what is new in a worker's batch; Disagreement if anything contradicts an earlier declaration."""
+        self._compare(rank, specs)
+        return self._table.register(specs)
+
+    def arrive(self, rank: int, specs: Sequence[TensorSpec], now: float) -> tuple[TensorEntry, ...] | None:
+        """A worker reaches the barrier; what is new once all are there, else None."""
+        self._compare(rank, specs)
+        if not self._declared:
+            self._barrier_since = now
+        self._declared[rank] = {spec.name: spec for spec in specs}
+        if len(self._declared) < len(self._ranks):
+            return None
+        names = [set(declared) for declared in self._declared.values()]
+        odd = sorted(names[0].union(*names) - names[0].intersection(*names))
+        if odd:
+            text = "; ".join(self._who_has(name) for name in odd[:_NAMES_SHOWN])
+            more = f" and {len(odd) - _NAMES_SHOWN} more" if len(odd) > _NAMES_SHOWN else ""
+            raise Disagreement("mismatch", f"declare(): the name sets differ: {text}{more}")
+        self._declared.clear()
+        return self._table.register(specs)
+
+    def _who_has(self, name: str) -> str:
+        have = [rank for rank in self._ranks if name in self._declared[rank]]
+        lack = [rank for rank in self._ranks if rank not in have]
+        return f"{name!r} is declared by rank {join(have)}, not by rank {join(lack)}"
+
+    def _compare(self, rank: int, specs: Sequence[TensorSpec]) -> None:
+        for spec in specs:
+            known = [
+                (other, declared[spec.name]) for other, declared in self._declared.items() if spec.name in declared
+            ]
+            if (entry := self._table.entries.get(spec.name)) is not None:
+                known.insert(0, (self._first_rank[spec.name], entry.spec))
+            for other, theirs in known:
+                if theirs != spec:
+                    text = f"rank {other} has {theirs.describe()}, rank {rank} has {spec.describe()}"
+                    raise Disagreement("mismatch", f"tensor {spec.name!r}: {text}")
+        for spec in specs:
+            self._first_rank.setdefault(spec.name, rank)
+
+    # ---- waiting ----
+
+    def leave(self, rank: int) -> None:
+        """A worker said goodbye; what still needs it, waits in vain."""
+        self._left.add(rank)
+        self._check_left("declare()", self._declared)
+
+    def waiting(self, number: int, seconds: float, ready: Collection[int]) -> str:
+        """A summation service waits for contributions to a tensor; the line to print about it, if one is due."""
+        if not 0 <= number < len(self._table.names):
+            return ""  # a worker's verdict on a stray key is on its way
+        what = f"tensor {self._table.names[number]!r}"
+        self._check_left(what, ready)
+        return self._stall(what, seconds, ready)
+
+    def tick(self, now: float) -> str:
+        """Time passes at the barrier; the line to print about it, if one is due."""
+        if not self._declared:
+            return ""
+        self._check_left("declare()", self._declared)
+        return self._stall("declare()", now - self._barrier_since, self._declared)
+
+    def _check_left(self, what: str, ready: Collection[int]) -> None:
+        gone = sorted(self._left - set(ready))
+        if ready and gone:
+            raise Disagreement(
+                "stall",
+                f"worker {join(gone)} has left (shutdown) while {what} needs its contribution; "
+                "every worker must submit the same tensors before it leaves",
+            )
+
+    def _stall(self, what: str, seconds: float, ready: Collection[int]) -> str:
+        limit, every = self._settings.stall_seconds, self._settings.stall_warn_seconds
+        missing = [rank for rank in self._ranks if rank not in ready]
+        text = f"{what} waits for rank {join(missing)} for {seconds:.0f} s; ready: rank {join(sorted(ready))}"
+        if seconds >= limit:
+            raise Disagreement("stall", f"stalled: {text}; the limit is {limit:g} s (BYTEPS_STALL_TIMEOUT)")
+        last = self._warned.get(what, 0.0)
+        if last > seconds:  # an earlier stall, since resolved
+            last = 0.0
+        if seconds - last < every:
+            return ""
+        self._warned[what] = seconds
+        return f"stall: {text}"
