@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from byteps.kernels import Array
+from byteps.kernels import DTYPE_NAMES, Array
 from byteps.session import (
+    PendingTensor,
     current,
     init,
     local_rank,
@@ -17,7 +18,6 @@ from byteps.session import (
     shutdown,
     size,
 )
-from byteps.worker import Pending
 
 __all__ = [
     "Handle",
@@ -38,11 +38,9 @@ __all__ = [
 
 
 @dataclass(slots=True)
-class Handle:
+class Handle(PendingTensor):
     """A push_pull under way; the source array must not change before it is synchronised."""
 
-    name: str
-    pending: Pending | None
     result: Array
     destination: Array | None  # where the result is copied, if it could not be received there
 
@@ -80,7 +78,8 @@ def _start(
 ) -> Handle:
     session = current()
     array = np.asarray(array)
-    spec = make_spec(name, array.shape, array.dtype.name, average, op)
+    dtype = DTYPE_NAMES.get(array.dtype) or array.dtype.name
+    spec = make_spec(name, array.shape, dtype, average, op)
     if name is None:
         spec = session.claim_name(spec)
     source = array if array.flags.c_contiguous else np.ascontiguousarray(array)
@@ -90,23 +89,17 @@ def _start(
 
 
 def _bytes(array: Array) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def poll(handle: Handle) -> bool:
     """Whether `synchronize` would return at once."""
-    return handle.pending is None or not handle.pending.locked()
+    return handle.done
 
 
 def synchronize(handle: Handle) -> Array:
     """Wait for the result; PeerLostError, MismatchError or StallError, the same text on every rank, if the job failed."""
-    session = current()
-    if handle.pending is not None:
-        assert session.worker is not None
-        session.worker.wait(handle.pending)
-        handle.pending = None
-    session.release_name(handle.name)
-    handle.name = ""
+    current().finish(handle)
     if handle.destination is not None:
         np.copyto(handle.destination, handle.result)
         return handle.destination
@@ -118,10 +111,9 @@ def declare(tensors: Mapping[str, Any], *, average: bool | None = None, op: str 
 
     Optional; it compares the workers' tensors before the first push and keeps first-use costs out of the first iteration.
     """
-    session = current()
-    specs = [make_spec(name, tuple(t.shape), np.dtype(t.dtype).name, average, op) for name, t in tensors.items()]
-    if session.worker is not None:
-        session.worker.declare([spec for spec in specs if spec.nbytes])
+    current().declare(
+        [make_spec(name, tuple(t.shape), np.dtype(t.dtype).name, average, op) for name, t in tensors.items()]
+    )
 
 
 def broadcast(array: Array, root: int, name: str | None = None) -> Array:

@@ -4,13 +4,27 @@ The numpy and the torch API share it; they differ only in how they see a tensor'
 """
 
 import atexit
+import sys
 from collections import Counter
+from dataclasses import dataclass
 
 from byteps.errors import BytePSError
 from byteps.launcher import settings_from_environment
 from byteps.settings import Settings
 from byteps.wire import DTYPES, Op, TensorSpec
 from byteps.worker import Pending, Worker
+
+
+@dataclass(slots=True)
+class PendingTensor:
+    """What every handle has: the tensor's name, and what to wait for (None: complete)."""
+
+    name: str
+    pending: Pending | None
+
+    @property
+    def done(self) -> bool:
+        return self.pending is None or not self.pending.locked()
 
 
 class Session:
@@ -33,6 +47,21 @@ class Session:
             return None
         return self.worker.submit(spec, source, target, priority)
 
+    def declare(self, specs: list[TensorSpec]) -> None:
+        """Register tensors of at least one byte on all workers together."""
+        if self.worker is not None:
+            self.worker.declare([spec for spec in specs if spec.nbytes])
+
+    def finish(self, handle: PendingTensor) -> None:
+        """Wait for it; raises the job's error.  Finishing it again does nothing."""
+        if handle.pending is not None:
+            assert self.worker is not None
+            self.worker.wait(handle.pending)
+            handle.pending = None
+        if handle.name:
+            self._release_name(handle.name)
+            handle.name = ""
+
     def claim_name(self, spec: TensorSpec) -> TensorSpec:
         """A name for an unnamed tensor: the first free one of its kind.
 
@@ -43,7 +72,7 @@ class Session:
         self._unnamed[kind] += 1
         return TensorSpec(name=f"{kind}/{self._unnamed[kind]}", shape=spec.shape, dtype=spec.dtype, op=spec.op)
 
-    def release_name(self, name: str) -> None:
+    def _release_name(self, name: str) -> None:
         if name.startswith("unnamed/"):
             self._unnamed[name.rpartition("/")[0]] -= 1
 
@@ -59,17 +88,32 @@ def init(settings: Settings | None = None) -> None:
     global _session
     if _session is None:
         _session = Session(settings or settings_from_environment())
-        atexit.register(shutdown)
+        atexit.register(_leave_at_exit)
 
 
 def shutdown() -> None:
     """Leave the job in order.  Called at exit, too, if the script did not."""
+    _leave("")
+
+
+def _leave_at_exit() -> None:
+    """The script is over.  If an exception ended it, the others must not wait for what will never come."""
+    # Set for an uncaught exception, but also after any error at an interactive prompt.
+    error = getattr(sys, "last_value", None)
+    if error is None or hasattr(sys, "ps1"):
+        _leave("")
+    else:
+        lines = str(error).splitlines()
+        _leave(f"{type(error).__name__}: {lines[0]:.200}" if lines else type(error).__name__)
+
+
+def _leave(error: str) -> None:
     global _session
     if _session is not None:
         session, _session = _session, None
         if session.worker is not None:
-            session.worker.shutdown()
-        atexit.unregister(shutdown)
+            session.worker.shutdown(error)
+        atexit.unregister(_leave_at_exit)
 
 
 def current() -> Session:

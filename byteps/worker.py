@@ -65,14 +65,14 @@ class Worker:
         self.rank = -1
         self.size = settings.num_workers
         self._who = "worker" if settings.worker_id < 0 else f"worker {settings.worker_id}"
-        self._lock = threading.Lock()  # guards _pipeline, _tensors, _by_number, _unregistered, _error and all transfers' state
+        self._lock = threading.Lock()  # guards all that follows down to _outstanding, and the transfers
+        self._pipeline = Pipeline(settings.credit_bytes or _MAX_CREDIT_NBYTES)
         self._tensors: dict[str, _Tensor] = {}
         self._by_number: dict[int, _Tensor] = {}
         self._unregistered: list[TensorSpec] = []
         self._registering = False
         self._error: BytePSError | None = None
         self._outstanding = 0
-        self._pipeline = Pipeline(settings.credit_bytes or _MAX_CREDIT_NBYTES)
         self._pumping = threading.Lock()
         self._barrier = threading.Event()
         self._go = threading.Event()
@@ -238,21 +238,28 @@ class Worker:
 
     def wait(self, pending: Pending) -> None:
         """Until the transfer is complete; raises the job's error if it failed."""
+        if pending.locked():
+            with self._lock:
+                self._pipeline.flush()
+            self._pump()
         while not pending.acquire(timeout=_WAIT_STEP_SECONDS):
             pass  # a stall is ended by the scheduler, a death by its verdict; both release
         pending.release()
         if self._error is not None:
             raise self._error
 
-    def shutdown(self) -> None:
-        """Goodbye; waits a while for the others, whose last answers this machine's service may still be sending."""
+    def shutdown(self, error: str = "") -> None:
+        """Goodbye; waits a while for the others, whose last answers this machine's service may still be sending.
+
+        `error` is the exception that ended the program, if one did: then the job is over at once.
+        """
         if os.getpid() != self._pid:
             return  # a forked child holds copies of the sockets, but the job is its parent's
         with self._lock:
             self._leaving = True
             outstanding = self._outstanding
         if self._error is None:
-            self._link.send(wire.Goodbye(outstanding=outstanding))
+            self._link.send(wire.Goodbye(outstanding=outstanding, error=error))
             self._link.finished.wait(_SHUTDOWN_SECONDS)
         self._link.close()
         for connection in self._connections.values():
@@ -283,7 +290,7 @@ class Worker:
             self._pipeline.submit((tensor.active,))
 
     def _pump(self) -> None:
-        """Send what the credit allows.  One thread at a time; a thread that finds it busy leaves its work to that one."""
+        """Send what the credit allows.  One thread at a time; one that finds it busy leaves its work to the other."""
         while self._pipeline.ready:
             if not self._pumping.acquire(blocking=False):
                 return
@@ -301,8 +308,8 @@ class Worker:
 
     def _send(self, service: int, parts: list[tuple[Task, int]]) -> None:
         connection = self._connections[service]
-        headers = []
-        payloads = []
+        headers: list[bytes | memoryview] = []
+        payloads: list[bytes | memoryview] = []
         for task, part in parts:
             assert isinstance(task, Transfer)
             start, end = task.span(part)
@@ -339,8 +346,8 @@ class Worker:
             if not self._leaving and not self._link.finished.is_set():
                 self._lost(service)
         except (ProtocolError, KeyError) as error:
-            assert self._plan is not None
-            self._link.send(wire.Violation(text=f"worker {self.rank} refused a frame of {self._plan.services[service].name}: {error}"))
+            text = f"worker {self.rank} refused a frame of {self._service_name(service)}: {error}"
+            self._link.send(wire.Violation(text=text))
 
     def _place(self, key: int, nbytes: int) -> memoryview:
         """Where an answer goes."""
@@ -382,10 +389,13 @@ class Worker:
         for transfer in finished:
             transfer.pending.release()
 
+    def _service_name(self, service: int) -> str:
+        assert self._plan is not None
+        return self._plan.services[service].name
+
     def _lost(self, service: int) -> None:
         """A service's connection ended.  The scheduler knows who died first; without its word, name what we saw."""
-        assert self._plan is not None
-        name = self._plan.services[service].name
+        name = self._service_name(service)
         self._link.send(wire.Lost(peer=name))
         if not self._link.finished.wait(_VERDICT_SECONDS):
             self._link.fail("peer_lost", f"lost {name}: connection closed without goodbye")
