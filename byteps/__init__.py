@@ -62,5 +62,6 @@ _refuse_official_package()
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module("byteps.api"), name)
+        value = globals()[name] = getattr(importlib.import_module("byteps.api"), name)  # once per name
+        return value
     raise AttributeError(f"module 'byteps' has no attribute {name!r}")

@@ -53,7 +53,7 @@ def format_address(address: tuple[str, int]) -> str:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """"10.0.0.1:9000" or "[::1]:9000"."""
+    """ "10.0.0.1:9000" or "[::1]:9000"."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"address {text!r} is not HOST:PORT, such as 10.0.0.1:9000 or [::1]:9000")
@@ -93,7 +93,9 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def connect(host: str, port: int, secret: bytes, deadline: float, *, what: str, progress: Done | None = None) -> socket.socket:
+def connect(
+    host: str, port: int, secret: bytes, deadline: float, *, what: str, progress: Done | None = None
+) -> socket.socket:
     """An authenticated connection to `what`, retried until the deadline (time.monotonic)."""
     family, address = resolve(host, port)
     while True:
@@ -166,13 +168,19 @@ class Acceptor:
     """Accepts authenticated connections in the background; strangers are logged and cost nobody else anything."""
 
     def __init__(
-        self, sock: socket.socket, secret: bytes, serve: Callable[[socket.socket, str], None], log: Callable[[str], None]
+        self,
+        sock: socket.socket,
+        secret: bytes,
+        serve: Callable[[socket.socket, str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._sock = sock
         self._secret = secret
         self._serve = serve
         self._log = log
-        self._gate = threading.BoundedSemaphore(64)  # handshakes at a time: a flood of strangers must not exhaust threads
+        self._gate = threading.BoundedSemaphore(
+            64
+        )  # handshakes at a time: a flood of strangers must not exhaust threads
         threading.Thread(target=self._run, name="accept", daemon=True).start()
 
     def _run(self) -> None:
@@ -182,7 +190,9 @@ class Acceptor:
             except OSError:
                 return  # closed
             self._gate.acquire(timeout=HANDSHAKE_SECONDS)
-            threading.Thread(target=self._admit, args=(sock, format_address(peer[:2])), name="admit", daemon=True).start()
+            threading.Thread(
+                target=self._admit, args=(sock, format_address(peer[:2])), name="admit", daemon=True
+            ).start()
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
         try:
@@ -295,7 +305,7 @@ class Connection:
                     finished.append(head)
                     self._backlog.popleft()
                     continue
-                vectors = []
+                vectors: list[memoryview] = []
                 for item in self._backlog:
                     if not isinstance(item, memoryview) or len(vectors) == _MAX_VECTORS:
                         break

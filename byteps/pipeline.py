@@ -4,7 +4,8 @@ One global order: higher priority first, then the number of the tensor, then the
 owners by share along that order, so any window of it loads every summation service in proportion, and all workers fill the
 same slots at the same time.  One small total is in flight per worker: pushes and pulls then overlap after the first few
 partitions, which is what t_opt assumes.  Windows per service are not used (right only in the fluid limit).
-Partitions of at most SMALL_NBYTES travel together, one frame per service, while earlier frames are under way.
+Partitions of at most SMALL_NBYTES travel together: while a batch of them is under way to a service, the next ones gather, until
+its answer is in, a batch is full, or somebody waits for a result.
 Pure: tasks in, frames out; the caller does the I/O and the locking.  The simulator replays the same class.
 """
 
@@ -38,15 +39,12 @@ class Task:
 
 @dataclass(eq=False, slots=True)
 class Frame:
-    """What goes to one service in one message, and what it costs of the credit until all of it is answered."""
+    """What goes to one service in one message; its bytes count against the credit until all of it is answered."""
 
     service: int
-    parts: list[tuple[Task, int]]
-    cost: int
-    open: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.open = len(self.parts)
+    parts: list[tuple[Task, int]] = field(default_factory=list)
+    nbytes: int = 0
+    answered: int = 0
 
 
 class Pipeline:
@@ -57,53 +55,63 @@ class Pipeline:
         self.in_flight_bytes = 0
         self._queue: list[tuple[int, int, int, Task]] = []
         self._under_way: dict[int, Frame] = {}
+        self._batches: dict[int, Frame] = {}  # small partitions gathered and not yet sent, by service
+        self._busy: set[int] = set()  # services with a batch under way
+        self._due = False  # whether a batch may be sent now
 
     def submit(self, tasks: Iterable[Task]) -> None:
         """Queue tasks of at least one byte; a tensor must not be queued again before it is finished."""
         for task in tasks:
             heapq.heappush(self._queue, (-task.priority, task.entry.number, task.round, task))
 
+    def flush(self) -> None:
+        """Somebody waits: send gathered batches even to services that are busy with one."""
+        self._busy.clear()
+        self._due = bool(self._batches)
+
     @property
     def ready(self) -> bool:
-        """Whether `take` would return something."""
-        return bool(self._queue) and (self.in_flight_bytes < self.credit_bytes)
+        """Whether `take` might return something."""
+        return self._due or (bool(self._queue) and self.in_flight_bytes < self.credit_bytes)
 
     def take(self) -> list[Frame]:
         """The next frames in order that the credit allows now; possibly none."""
-        if not self.ready:
-            return []
-        gathered: dict[int, list[tuple[Task, int]]] = {}
-        gathered_bytes = count = 0
-        while self._queue and gathered_bytes < BATCH_NBYTES and count < MAX_BATCH_COUNT:
+        while self._queue and self.in_flight_bytes < self.credit_bytes:
             task = self._queue[0][3]
             part = task.sent
             start, end = task.span(part)
+            task.sent += 1
+            if task.sent == len(task.entry.owners):
+                heapq.heappop(self._queue)
+            service = task.entry.owners[part]
+            self.in_flight_bytes += end - start
             if end - start > SMALL_NBYTES:
-                if gathered:
-                    break
-                self._advance(task)
-                return [self._launch(Frame(task.entry.owners[part], [(task, part)], end - start))]
-            self._advance(task)
-            gathered.setdefault(task.entry.owners[part], []).append((task, part))
-            gathered_bytes += end - start
-            count += 1
-        # A frame of small partitions costs as much as a full batch: it is messages that are scarce then, not bytes.
-        return [self._launch(Frame(service, parts, BATCH_NBYTES)) for service, parts in gathered.items()]
+                frame = Frame(service, [(task, part)], end - start)
+                self._under_way[make_key(task.entry.number, part)] = frame
+                return [frame]
+            batch = self._batches.get(service)
+            if batch is None:
+                batch = self._batches[service] = Frame(service)
+                self._due = self._due or service not in self._busy
+            batch.parts.append((task, part))
+            batch.nbytes += end - start
+            self._under_way[make_key(task.entry.number, part)] = batch
+            if batch.nbytes >= BATCH_NBYTES or len(batch.parts) == MAX_BATCH_COUNT:
+                return [self._launch(service)]
+        if not self._due:
+            return []
+        self._due = False
+        return [self._launch(service) for service in list(self._batches) if service not in self._busy]
 
     def answer(self, key: int) -> None:
         """The answer for a partition is in; KeyError if it was not under way."""
         frame = self._under_way.pop(key)
-        frame.open -= 1
-        if frame.open == 0:
-            self.in_flight_bytes -= frame.cost
+        frame.answered += 1
+        if frame.answered == len(frame.parts):
+            self.in_flight_bytes -= frame.nbytes
+            self._busy.discard(frame.service)
+            self._due = self._due or frame.service in self._batches
 
-    def _advance(self, task: Task) -> None:
-        task.sent += 1
-        if task.sent == len(task.entry.owners):
-            heapq.heappop(self._queue)
-
-    def _launch(self, frame: Frame) -> Frame:
-        self.in_flight_bytes += frame.cost
-        for task, part in frame.parts:
-            self._under_way[make_key(task.entry.number, part)] = frame
-        return frame
+    def _launch(self, service: int) -> Frame:
+        self._busy.add(service)
+        return self._batches.pop(service)

@@ -91,7 +91,7 @@ class SummationService:
                 self._check(dtype, op, nbytes, wire.MAX_PARTITION_NBYTES)
                 if nbytes > len(buffer):
                     buffer = self._grow(nbytes)
-                connection.receive_exactly(memoryview(buffer)[:nbytes])
+                connection.receive_exactly(buffer[:nbytes].data)
                 push = Push(worker, round_, nbytes, dtype, op)
                 adopted = self._contribute(key, push, buffer[:nbytes].view(NUMPY_DTYPES[dtype]), buffer, None)
                 if adopted:
@@ -177,7 +177,7 @@ class SummationService:
         answer = kernels.finish(total, push.op, self._num_workers, incoming.dtype)
         kind = Kind.PULL if answers is None else 0
         header = HEADER.pack(kind, push.dtype, push.op, push.round, key, push.nbytes)
-        payload = memoryview(answer.view(np.uint8))
+        payload = answer.view(np.uint8).data
         if answers is not None:
             answers.append((header, payload))
             return adopted

@@ -8,7 +8,7 @@ Pure: one event in, the actions it causes out; the caller does the I/O.
 """
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from byteps.wire import DTYPES, Op, ProtocolError
 
@@ -21,8 +21,7 @@ class Action(enum.Enum):
     REPLY = "send the accumulator to every worker"
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(NamedTuple):
     """A complete contribution."""
 
     worker: int
