@@ -98,5 +98,17 @@ def write_report(results: ResultsOption = RESULTS) -> None:
     print(path)
 
 
+@app.command("keep")
+def keep_reference(results: ResultsOption = RESULTS) -> None:
+    """Make the run in results/raw the committed reference run."""
+    from experiments import reference
+
+    try:
+        for path in reference.keep(results):
+            print(path)
+    except reference.NoRunError as error:
+        _fail(error)
+
+
 if __name__ == "__main__":
     app()

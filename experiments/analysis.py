@@ -34,16 +34,20 @@ class Loaded:
 
     experiment: str
     tier: str  # "" without records
-    source: Literal["raw", "reference", "none"]
+    source: "Source"
     records: list[Record]  # the newest per case, of one tier
     attempts: list[Record]  # all of that tier: repetitions and failures too
     bad: list[BadLine]
 
 
-def load(results: Path, experiment: str) -> Loaded:
+Source = Literal["raw", "reference", "none"]
+SOURCES: tuple[Source, ...] = ("raw", "reference")
+
+
+def load(results: Path, experiment: str, *, sources: tuple[Source, ...] = SOURCES) -> Loaded:
     """The largest tier that has records, from `raw` or else from `reference`."""
     bad: list[BadLine] = []
-    for source in ("raw", "reference"):
+    for source in sources:
         found, skipped = record.read(results / source / f"{experiment}.jsonl")
         bad += skipped
         for tier in reversed(TIERS):

@@ -32,6 +32,7 @@ from experiments.analysis import Loaded, frame, load
 
 PAPER_MARK = "x"
 THEORY_COLOUR = "0.35"
+PS_COLOUR = "#CC79A7"  # of the parameter server, which has no contender of its own yet
 DEFAULT_PARTITION = "4096000"
 
 
@@ -90,7 +91,7 @@ def _series(axes: Axes, rows: pd.DataFrame, *, label: str, colour: str, marker: 
         markeredgecolor=colour,
         markeredgewidth=1.0,
         markerfacecolor="white" if hollow else colour,
-        label=label,
+        label=label or "_nolegend_",
         ax=axes,
     )
     for k, group in rows.groupby("k"):
@@ -126,22 +127,37 @@ def fig12_goodput(loaded: Loaded, folder: Path) -> list[Path]:
             ks, [theory.goodput(n, k, 1.0) for k in ks], color=THEORY_COLOUR, linewidth=1.2, label="Optimum (theory)"
         )
         if n == published.n:
-            for name, values in (("byteps", published.byteps), ("gloo-ring", published.allreduce)):
+            for what, colour, values in (
+                ("BytePS", CONTENDERS["byteps"].colour, published.byteps),
+                ("All-reduce", CONTENDERS["gloo-ring"].colour, published.allreduce),
+                ("MXNet parameter server", PS_COLOUR, published.ps),
+            ):
                 fractions = [value / published.nic_goodput_gbps for value in values]
-                what = "BytePS" if name == "byteps" else "All-reduce (Horovod, NCCL)"
                 axes.plot(
                     published.k,
                     fractions,
                     linestyle="none",
                     marker=PAPER_MARK,
-                    color=CONTENDERS[name].colour,
+                    color=colour,
                     label=f"{what}, paper",
                 )
         for (name, partition), rows in table.groupby(["contender", "partition"], sort=False):
             _contender_series(axes, CONTENDERS[name], str(partition), rows)
-        axes.set(xlabel="CPU machines k", ylabel="goodput / NIC goodput", ylim=(0, 1.05), xticks=ks)
-        axes.legend(fontsize=7, loc="lower right")
+        axes.set(xlabel="CPU machines k", ylabel="goodput / NIC goodput", ylim=(0, 1.25), xticks=ks)
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(0.0, 1.0))
         return _save(figure, folder, "fig12_goodput")
+
+
+def _unbroken(rows: pd.DataFrame, usable: pd.DataFrame) -> list[pd.DataFrame]:
+    """The usable launches, parted where a k that was tried has none: a line must not bridge a gap."""
+    present = set(usable["k"])
+    runs: list[list[int]] = [[]]
+    for k in sorted(set(rows["k"])):
+        if k in present:
+            runs[-1].append(k)
+        elif runs[-1]:
+            runs.append([])
+    return [usable[usable["k"].isin(run)] for run in runs if run]
 
 
 def _contender_series(axes: Axes, contender: Contender, partition: str, rows: pd.DataFrame) -> None:
@@ -150,8 +166,8 @@ def _contender_series(axes: Axes, contender: Contender, partition: str, rows: pd
     marker = "v" if second else contender.marker
     colour = sns.light_palette(contender.colour, 4)[2] if second else contender.colour
     label = f"{_label(contender, partition)}, emulated"
-    if not usable.empty:
-        _series(axes, usable, label=label, colour=colour, marker=marker, hollow=False)
+    for index, part in enumerate(_unbroken(rows, usable)):
+        _series(axes, part, label="" if index else label, colour=colour, marker=marker, hollow=False)
         if not contender.uses_k:
             axes.axhline(usable["goodput_fraction"].median(), color=colour, linewidth=0.6, linestyle=":")
     left = rows[~rows["k"].isin(usable["k"])]

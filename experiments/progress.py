@@ -25,7 +25,8 @@ def expected_seconds(case: Case) -> float:
 def outcome_text(record: Record) -> str:
     """How a launch ended, in a few words."""
     if record.error:
-        return f"FAILED: {record.error.splitlines()[0]}"
+        first, *log = record.error.splitlines()
+        return f"FAILED: {first}" + (f" ({log[-1].strip()})" if log else "")
     if not record.correct:
         error = record.oracle.max_error if record.oracle else float("nan")
         return f"WRONG SUM: largest error {error:g}"

@@ -14,7 +14,7 @@ import pandas as pd
 from baselines.contenders import CONTENDERS, ROOT
 from byteps.units import format_nbytes, format_rate
 from experiments import paper
-from experiments.analysis import Loaded, frame, load, traffic_deviation
+from experiments.analysis import SOURCES, Loaded, Source, frame, load, traffic_deviation
 from experiments.claims import Claim, Verdict, judge, load_claims
 from experiments.figures import DEFAULT_PARTITION
 from experiments.metrics import METRICS
@@ -214,9 +214,9 @@ def _machine(loaded: Sequence[Loaded]) -> str:
     return "\n".join(lines)
 
 
-def compose(results: Path) -> tuple[str, list[Verdict]]:
+def compose(results: Path, *, sources: tuple[Source, ...] = SOURCES) -> tuple[str, list[Verdict]]:
     """The report's text and the verdicts in it."""
-    loaded = [load(results, name) for name in EXPERIMENTS]
+    loaded = [load(results, name, sources=sources) for name in EXPERIMENTS]
     verdicts = judge_all(load_claims(CLAIMS), loaded)
     fig12, fig9b = loaded
     parts = ["# Report", _setting(loaded), "## Claims", _claims_table(verdicts)]

@@ -1,0 +1,38 @@
+"""Makes a full run the committed reference run: `results/reference/`.
+
+One record per case, the newest; its figures and its report beside it.  Failed launches stay, so that the report is the
+same when it is written again from there, but the text of their errors loses what names this machine.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from baselines.contenders import ROOT
+from experiments import figures, record, report
+from experiments.analysis import load
+
+
+class NoRunError(ValueError):
+    """There is no full run to keep."""
+
+
+def keep(results: Path) -> list[Path]:
+    """Replace the reference run by the raw one; returns the files written."""
+    folder = results / "reference"
+    written: list[Path] = []
+    for name in report.EXPERIMENTS:
+        loaded = load(results, name)
+        if loaded.source != "raw":
+            raise NoRunError(f"{name} has no records in {results / 'raw'}: run it first")
+        lines = [msgspec.structs.replace(one, error=one.error.replace(str(ROOT), ".")) for one in loaded.records]
+        path = folder / f"{name}.jsonl"
+        path.unlink(missing_ok=True)
+        for one in lines:
+            record.append(path, one)
+        written.append(path)
+        draw = {"fig12": figures.fig12_goodput, "fig9b": figures.fig9b_adder}[name]
+        written += draw(load(results, name, sources=("reference",)), folder / "figures")
+    text, _ = report.compose(results, sources=("reference",))
+    (folder / "REPORT.md").write_text(text, encoding="utf-8")
+    return [*written, folder / "REPORT.md"]
