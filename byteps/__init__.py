@@ -52,8 +52,8 @@ def _refuse_official_package() -> None:
     except metadata.PackageNotFoundError:
         return
     raise ImportError(
-        f"the official byteps {official} is installed in this environment, and byteps-reproduction uses the same import name; "
-        "run `pip uninstall byteps`, or install byteps-reproduction into an environment of its own"
+        f"the official byteps {official} is installed in this environment, and byteps-reproduction uses the same "
+        "import name; run `pip uninstall byteps`, or install byteps-reproduction into an environment of its own"
     )
 
 

@@ -51,8 +51,9 @@ def push_pull(
     """The average (default) or sum of `array` over all workers, as a new array of the same shape and type.
 
     `name` identifies the tensor among workers; unnamed ones are matched by the order of the calls.  Give either
-    op="average" | "sum" or average=True | False.  A higher priority is sent first.  Element types: float32, float64, float16,
-    bfloat16 (ml_dtypes), int32, int64, uint8; 16-bit floats are summed in float32, an integer average is the floor.
+    op="average" | "sum" or average=True | False.  A higher priority is sent first.  Element types: float32, float64,
+    float16, bfloat16 (ml_dtypes), int32, int64, uint8; 16-bit floats are summed in float32, an integer average is
+    the floor.
     """
     return synchronize(push_pull_async(array, name, average=average, op=op, priority=priority))
 
@@ -98,7 +99,10 @@ def poll(handle: Handle) -> bool:
 
 
 def synchronize(handle: Handle) -> Array:
-    """Wait for the result; PeerLostError, MismatchError or StallError, the same text on every rank, if the job failed."""
+    """Wait for the result.
+
+    Raises PeerLostError, MismatchError or StallError, with the same text on every rank, if the job failed.
+    """
     current().finish(handle)
     if handle.destination is not None:
         np.copyto(handle.destination, handle.result)
@@ -107,9 +111,10 @@ def synchronize(handle: Handle) -> Array:
 
 
 def declare(tensors: Mapping[str, Any], *, average: bool | None = None, op: str | None = None) -> None:
-    """Register tensors (arrays, or anything with shape and dtype) by name: a barrier, the same name set on every worker.
+    """Register tensors (arrays, or anything with shape and dtype) by name; a barrier, the same names on every worker.
 
-    Optional; it compares the workers' tensors before the first push and keeps first-use costs out of the first iteration.
+    Optional; it compares the workers' tensors before the first push and keeps first-use costs out of the first
+    iteration.
     """
     current().declare(
         [make_spec(name, tuple(t.shape), np.dtype(t.dtype).name, average, op) for name, t in tensors.items()]

@@ -1,8 +1,9 @@
 """The CPU arithmetic of summation: element types, accumulation, and the one rounding at the end.
 
-fp16, bf16 accumulate in fp32 and are rounded once, after the division of an average; uint8 and int32 accumulate in int64,
-so that an average does not overflow.  An integer average is the floor.  numpy does the work and releases the interpreter
-lock for it; torch's fp16 conversion is used only where torch is loaded already (the user's process, never a server).
+fp16, bf16 accumulate in fp32 and are rounded once, after the division of an average; uint8 and int32 accumulate in
+int64, so that an average does not overflow.  An integer average is the floor.  numpy does the work and releases the
+interpreter lock for it; torch's fp16 conversion is used only where torch is loaded already (the user's process, never
+a server).
 """
 
 import sys

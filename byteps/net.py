@@ -1,9 +1,9 @@
 """Sockets: addresses, authenticated connections, and sending without waiting.
 
 Threads block in `receive_exactly` (one per connection, MSG_WAITALL: one system call per partition), and whoever has
-something to send hands it to the kernel at once; only what does not fit into the socket buffer is left to the one `Flusher`
-thread of the process.  So no thread ever waits for a slow peer while holding something that another peer needs, and the data
-path has no copies and no hand-overs between threads.
+something to send hands it to the kernel at once; only what does not fit into the socket buffer is left to the one
+`Flusher` thread of the process.  So no thread ever waits for a slow peer while holding something that another peer
+needs, and the data path has no copies and no hand-overs between threads.
 """
 
 import contextlib
@@ -272,7 +272,10 @@ class Connection:
         flusher.add(self)
 
     def send(self, *buffers: memoryview | bytes, done: Done | None = None) -> None:
-        """Queue the buffers for sending; they must not change before `done` is called.  A lost peer is the reader's to see."""
+        """Queue the buffers for sending; they must not change before `done` is called.
+
+        A lost peer is for the reading thread to see.
+        """
         with self._lock:
             if self.closed:
                 return

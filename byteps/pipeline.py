@@ -1,12 +1,12 @@
 """In which order partitions leave a worker, and how many are under way: the algorithm's other half besides placement.
 
-One global order: higher priority first, then the number of the tensor, then the offset within it.  Placement interleaves
-owners by share along that order, so any window of it loads every summation service in proportion, and all workers fill the
-same slots at the same time.  One small total is in flight per worker: pushes and pulls then overlap after the first few
-partitions, which is what t_opt assumes.  Windows per service are not used (right only in the fluid limit).
-Partitions of at most SMALL_NBYTES travel together: while a batch of them is under way to a service, the next ones gather, until
-its answer is in, a batch is full, or somebody waits for a result.
-Pure: tasks in, frames out; the caller does the I/O and the locking.  The simulator replays the same class.
+One global order: higher priority first, then the number of the tensor, then the offset within it.  Placement
+interleaves owners by share along that order, so any window of it loads every summation service in proportion, and all
+workers fill the same slots at the same time.  One small total is in flight per worker: pushes and pulls then overlap
+after the first few partitions, which is what t_opt assumes.  Windows per service are not used (right only in the fluid
+limit). Partitions of at most SMALL_NBYTES travel together: while a batch of them is under way to a service, the next
+ones gather, until its answer is in, a batch is full, or somebody waits for a result. Pure: tasks in, frames out; the
+caller does the I/O and the locking.  The simulator replays the same class.
 """
 
 import heapq

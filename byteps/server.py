@@ -2,8 +2,8 @@
 
 One thread reads each worker's connection straight into a buffer of its own.  The buffer of a slot's first contribution
 becomes the accumulator and the thread takes a fresh one from the pool; later contributions are added and their buffers
-reused.  Answers are sent from the accumulator itself, which returns to the pool once every send is with the kernel: nothing
-is copied, and the next round cannot touch an answer under way.
+reused.  Answers are sent from the accumulator itself, which returns to the pool once every send is with the kernel:
+nothing is copied, and the next round cannot touch an answer under way.
 """
 
 import argparse

@@ -65,8 +65,8 @@ class Session:
     def claim_name(self, spec: TensorSpec) -> TensorSpec:
         """A name for an unnamed tensor: the first free one of its kind.
 
-        It is free again after synchronize(), a point that all ranks of the same program pass in the same order; so ranks agree,
-        and a loop that reduces its loss every step does not register a new tensor every step.
+        It is free again after synchronize(), a point that all ranks of the same program pass in the same order; so
+        ranks agree, and a loop that reduces its loss every step does not register a new tensor every step.
         """
         kind = f"unnamed/{spec.dtype}/{'x'.join(map(str, spec.shape))}/{spec.op.name.lower()}"
         self._unnamed[kind] += 1
@@ -81,7 +81,7 @@ _session: Session | None = None
 
 
 def init(settings: Settings | None = None) -> None:
-    """Join the job that the launcher's variables describe (or `settings`); does nothing if this process is in it already.
+    """Join the job that the launcher's variables describe (or `settings`); does nothing if this process is in one.
 
     Raises StartError if the job does not come together within the start time-out, naming what is missing.
     """
@@ -143,7 +143,10 @@ def local_size() -> int:
 
 
 def make_spec(name: str | None, shape: tuple[int, ...], dtype: str, average: bool | None, op: str | None) -> TensorSpec:
-    """The declaration of a tensor; errors name what was given and what is allowed.  An empty name is still to be claimed."""
+    """The declaration of a tensor; errors name what was given and what is allowed.
+
+    Without a name, it is still to be claimed.
+    """
     if dtype not in DTYPES:
         raise BytePSError(f"tensor {name!r}: element type {dtype} is not supported; use one of {', '.join(DTYPES)}")
     if op not in (None, "average", "sum"):

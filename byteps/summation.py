@@ -1,10 +1,10 @@
 """The Summation Service's rule for one partition, without its bytes (paper, section 4.1 and 5).
 
 Every worker pushes once per round.  The first contribution becomes the accumulator, each later one is added on arrival,
-and the last one is answered to everybody.  A worker may push round r + 1 as soon as it has the answer of round r, which is
-after all contributions of round r are in: so a slot is never in two rounds, and an answer still being sent belongs to a
-buffer that the next round does not touch.
-Pure: one event in, the actions it causes out; the caller does the I/O.
+and the last one is answered to everybody.  A worker may push round r + 1 as soon as it has the answer of round r,
+which is after all contributions of round r are in: so a slot is never in two rounds, and an answer still being sent
+belongs to a buffer that the next round does not touch. Pure: one event in, the actions it causes out; the caller does
+the I/O.
 """
 
 import enum

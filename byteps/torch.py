@@ -89,10 +89,7 @@ def _start(
     source = tensor.to("cpu").contiguous()
     received = source if inplace else torch.empty_like(source)
     pending = session.submit(spec, _bytes(source), _bytes(received), priority)
-    if inplace:
-        result = tensor
-    else:
-        result = received if tensor.device.type == "cpu" else torch.empty_like(tensor)
+    result = tensor if inplace else received if tensor.device.type == "cpu" else torch.empty_like(tensor)
     return Handle(spec.name, pending, received, result)
 
 
@@ -110,7 +107,10 @@ def poll(handle: Handle) -> bool:
 
 
 def synchronize(handle: Handle) -> torch.Tensor:
-    """Wait for the result; PeerLostError, MismatchError or StallError, the same text on every rank, if the job failed."""
+    """Wait for the result.
+
+    Raises PeerLostError, MismatchError or StallError, with the same text on every rank, if the job failed.
+    """
     current().finish(handle)
     if handle.result.data_ptr() != handle.received.data_ptr():
         handle.result.copy_(handle.received)
@@ -118,7 +118,7 @@ def synchronize(handle: Handle) -> torch.Tensor:
 
 
 def declare(tensors: Mapping[str, torch.Tensor], *, average: bool | None = None, op: str | None = None) -> None:
-    """Register tensors by name, such as `dict(model.named_parameters())`: a barrier, the same name set on every worker."""
+    """Register tensors such as `dict(model.named_parameters())`; a barrier, the same names on every worker."""
     current().declare(
         [make_spec(name, tuple(t.shape), _dtype_name(t.dtype), average, op) for name, t in tensors.items()]
     )

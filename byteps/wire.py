@@ -5,8 +5,9 @@ Data frames.  A frame is one 24-byte header, little endian, and its payload:
     kind u8 | dtype u8 | op u8 | 0 u8 | round u32 | key u64 | nbytes u64
 
 PUSH and PULL carry one partition.  PUSH_BATCH and PULL_BATCH carry many small ones ("small tensors travel together"):
-`round` holds their count, `nbytes` the length of the body, which is a table of such headers followed by the payloads in the
-same order.  A key is `tensor number << 32 | partition index`, so 2^32 partitions of a tensor fit and no two tensors meet.
+`round` holds their count, `nbytes` the length of the body, which is a table of such headers followed by the payloads
+in the same order.  A key is `tensor number << 32 | partition index`, so 2^32 partitions of a tensor fit and no two
+tensors meet.
 
 Control messages are msgpack-encoded msgspec structs behind a u32 length: typed on arrival, bounded, never unpickled.
 Pure: no I/O.

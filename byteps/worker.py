@@ -1,7 +1,7 @@
 """The worker's side: the communication service that carries tensors to the summation services and back.
 
-The user's thread submits and waits.  One thread per service reads answers straight into the result; whoever makes room in the
-credit (`pipeline`) sends the next partitions at once, so no partition passes between threads on its way out.
+The user's thread submits and waits.  One thread per service reads answers straight into the result; whoever makes room
+in the credit (`pipeline`) sends the next partitions at once, so no partition passes between threads on its way out.
 """
 
 import _thread
@@ -25,7 +25,8 @@ from byteps.settings import Settings
 from byteps.version import VERSION
 from byteps.wire import HEADER, HEADER_NBYTES, Kind, Message, ProtocolError, TensorEntry, TensorSpec
 
-# In flight per worker: enough partitions for pushes and pulls to overlap, few enough that nothing queues (semantics.md).
+# In flight per worker: enough partitions for pushes and pulls to overlap, few enough that nothing queues
+# (semantics.md).
 _CREDIT_PARTITIONS: Final = 32
 _MIN_CREDIT_NBYTES: Final = 2 << 20
 _MAX_CREDIT_NBYTES: Final = 16 << 20
