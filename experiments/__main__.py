@@ -49,28 +49,55 @@ def list_experiments() -> None:
         print(f"{name:8} {experiment.title} ({experiment.provenance}; launches: {sizes})")
 
 
-@app.command("run")
-def run_experiments(
-    names: Annotated[list[str], typer.Argument(help="experiments, or `all`")], tier: TierOption = "reproduce"
-) -> None:
-    """Run what is missing; exit code 1 if a launch failed or was not faithful."""
+def _run(names: list[str], tier: Tier, results: Path) -> int:
+    """Run what is missing; how many launches are left without a usable record."""
     from experiments import run
     from scripts.netns import LabError
 
     signal.signal(signal.SIGTERM, _terminate)
-    wanted = list(run.experiments()) if names == ["all"] else names
-    unfit = 0
     try:
-        for name in wanted:
-            unfit += run.run(name, _tier(tier))
+        wanted = list(run.experiments()) if names == ["all"] else names
+        return sum(run.run(name, tier, raw=results / "raw") for name in wanted)
     except (run.RunError, SpecError, LabError) as error:
         _fail(error)
     except KeyboardInterrupt:
         print("experiments: interrupted; everything is cleaned up, the same command resumes", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+def _end(unfit: int) -> None:
     if unfit:
         print(f"experiments: {unfit} launches left no usable record; repeat the command to try again", file=sys.stderr)
         raise typer.Exit(1)
+
+
+@app.command("run")
+def run_experiments(
+    names: Annotated[list[str], typer.Argument(help="experiments, or `all`")],
+    tier: TierOption = "reproduce",
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Run what is missing; exit code 1 if a launch failed or was not faithful."""
+    _end(_run(names, _tier(tier), results))
+
+
+@app.command("reproduce")
+def reproduce(tier: TierOption = "reproduce", results: ResultsOption = RESULTS) -> None:
+    """Run all experiments that are missing, draw the figures, write the report."""
+    unfit = _run(["all"], _tier(tier), results)
+    draw_figures(results)
+    write_report(results)
+    _end(unfit)
+
+
+@app.command("bench")
+def run_benchmarks(
+    names: Annotated[list[str] | None, typer.Argument(help="benchmarks; all if none is named")] = None,
+) -> None:
+    """Benchmarks with a bound, each a table and a record per launch."""
+    from experiments import bench
+
+    raise typer.Exit(bench.main(names or ["all"]))
 
 
 @app.command("figures")

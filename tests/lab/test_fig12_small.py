@@ -70,6 +70,7 @@ def attempt(lab: Lab, tmp_path: Path, *programs: str) -> launch.Outcome:
     return outcome
 
 
+@pytest.mark.timeout(300)  # a busy machine repeats its launches
 def test_figure_12_runs_small_and_a_second_call_has_nothing_to_do(tmp_path, monkeypatch, capsys):
     experiment = run.load("fig12")
     byteps, ring = experiment.contender
