@@ -208,6 +208,8 @@ class Coordinator:
                         yield from self._workers(Table(entries=entries, barrier=True))
                 elif entries := self._agreement.declare(member.rank, specs):
                     yield from self._workers(Table(entries=entries, barrier=False))
+                else:  # nothing new: the declarer still waits for an answer before it sends its next batch
+                    yield Send(member.id, Table(entries=(), barrier=False))
             case Waiting(number=number, seconds=seconds, ready=ready) if self._agreement is not None:
                 yield from self._notice(self._agreement.waiting(number, seconds, ready))
             case Lost(peer=peer):
