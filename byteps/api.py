@@ -95,7 +95,7 @@ def _bytes(array: Array) -> memoryview:
 
 def poll(handle: Handle) -> bool:
     """Whether `synchronize` would return at once."""
-    return handle.done
+    return current().poll(handle)
 
 
 def synchronize(handle: Handle) -> Array:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 
 from byteps.wire import BATCH_NBYTES, MAX_BATCH_COUNT, SMALL_NBYTES, TensorEntry, make_key
 
+# Calls of `relax` without an answer that are worth one more credit.
+RELAX_OVERDRAFT_EVERY = 5
+
 
 @dataclass(eq=False, slots=True)
 class Task:
@@ -53,6 +56,8 @@ class Pipeline:
     def __init__(self, credit_bytes: int) -> None:
         self.credit_bytes = credit_bytes
         self.in_flight_bytes = 0
+        self._overdraft_bytes = 0  # beyond the credit, while nothing comes back
+        self._silent = 0  # calls of `relax` since the last answer
         self._queue: list[tuple[int, int, int, Task]] = []
         self._under_way: dict[int, Frame] = {}
         self._batches: dict[int, Frame] = {}  # small partitions gathered and not yet sent, by service
@@ -69,14 +74,30 @@ class Pipeline:
         self._busy.clear()
         self._due = bool(self._batches)
 
+    def relax(self) -> None:
+        """Somebody still waits, a moment later: if nothing came back in it, hold back less.
+
+        Workers whose orders differ (other priorities, other order of use) could each have filled their credit with what
+        only another worker's held-back partitions can complete: without this they would wait for each other for ever.
+        """
+        self._silent += 1
+        if self._silent > 1:
+            self.flush()
+        if self._silent % RELAX_OVERDRAFT_EVERY == 0 and self._queue:
+            self._overdraft_bytes += self.credit_bytes
+
     @property
     def ready(self) -> bool:
         """Whether `take` might return something."""
-        return self._due or (bool(self._queue) and self.in_flight_bytes < self.credit_bytes)
+        return self._due or (bool(self._queue) and self._affordable)
+
+    @property
+    def _affordable(self) -> bool:
+        return self.in_flight_bytes < self.credit_bytes + self._overdraft_bytes
 
     def take(self) -> list[Frame]:
         """The next frames in order that the credit allows now; possibly none."""
-        while self._queue and self.in_flight_bytes < self.credit_bytes:
+        while self._queue and self._affordable:
             task = self._queue[0][3]
             part = task.sent
             start, end = task.span(part)
@@ -106,9 +127,12 @@ class Pipeline:
     def answer(self, key: int) -> None:
         """The answer for a partition is in; KeyError if it was not under way."""
         frame = self._under_way.pop(key)
+        self._silent = 0
         frame.answered += 1
         if frame.answered == len(frame.parts):
             self.in_flight_bytes -= frame.nbytes
+            if self.in_flight_bytes < self.credit_bytes:
+                self._overdraft_bytes = 0
             self._busy.discard(frame.service)
             self._due = self._due or frame.service in self._batches
 

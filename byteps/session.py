@@ -52,6 +52,12 @@ class Session:
         if self.worker is not None:
             self.worker.declare([spec for spec in specs if spec.nbytes])
 
+    def poll(self, handle: PendingTensor) -> bool:
+        """Whether `finish` would return at once."""
+        if not handle.done and self.worker is not None:
+            self.worker.relax()
+        return handle.done
+
     def finish(self, handle: PendingTensor) -> None:
         """Wait for it; raises the job's error.  Finishing it again does nothing."""
         if handle.pending is not None:

@@ -103,7 +103,7 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 
 def poll(handle: Handle) -> bool:
     """Whether `synchronize` would return at once."""
-    return handle.done
+    return current().poll(handle)
 
 
 def synchronize(handle: Handle) -> torch.Tensor:

@@ -32,6 +32,7 @@ _MIN_CREDIT_NBYTES: Final = 2 << 20
 _MAX_CREDIT_NBYTES: Final = 16 << 20
 _VERDICT_SECONDS: Final = 5.0
 _WAIT_STEP_SECONDS: Final = 1.0
+_RELAX_SECONDS: Final = 0.02
 _SHUTDOWN_SECONDS: Final = 10.0
 # Held until the last answer is in, or the job failed: an Event costs ten times as much, and there may be 10,000.
 Pending = _thread.LockType
@@ -74,6 +75,7 @@ class Worker:
         self._registering = False
         self._error: BytePSError | None = None
         self._outstanding = 0
+        self._next_relax = 0.0
         self._pumping = threading.Lock()
         self._barrier = threading.Event()
         self._go = threading.Event()
@@ -243,11 +245,21 @@ class Worker:
             with self._lock:
                 self._pipeline.flush()
             self._pump()
-        while not pending.acquire(timeout=_WAIT_STEP_SECONDS):
-            pass  # a stall is ended by the scheduler, a death by its verdict; both release
+        while not pending.acquire(timeout=_RELAX_SECONDS):
+            self.relax()  # a stall is ended by the scheduler, a death by its verdict; both release
         pending.release()
         if self._error is not None:
             raise self._error
+
+    def relax(self) -> None:
+        """Called again and again while the user waits: workers must not hold back what others wait for."""
+        now = time.monotonic()
+        if now < self._next_relax:
+            return
+        self._next_relax = now + _RELAX_SECONDS
+        with self._lock:
+            self._pipeline.relax()
+        self._pump()
 
     def shutdown(self, error: str = "") -> None:
         """Goodbye; waits a while for the others, whose last answers this machine's service may still be sending.
