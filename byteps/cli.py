@@ -9,6 +9,7 @@ import typer
 
 from byteps.errors import BytePSError
 from byteps.launcher import launch_local, launch_role, settings_from_environment
+from byteps.units import parse_nbytes
 
 app = typer.Typer(
     add_completion=False,
@@ -51,6 +52,34 @@ def launch(
     else:
         code = launch_role(settings, command)
     raise typer.Exit(code)
+
+
+@app.command()
+def bench(
+    least: Annotated[str, typer.Option("--min", help="Smallest tensor.")] = "4KiB",
+    greatest: Annotated[str, typer.Option("--max", help="Largest tensor.")] = "256MiB",
+    factor: Annotated[int, typer.Option(help="From one size to the next.")] = 4,
+    iterations: Annotated[int, typer.Option(help="Timed calls per size; 0: as many as take half a second.")] = 0,
+) -> None:
+    """Time push_pull for every size, in a table like that of nccl-tests.
+
+    byteps launch --workers 4 --servers 2 -- byteps bench
+
+    Outside a job it starts a local one of 1 worker and 1 server.  Exit code 1 if a sum was wrong.
+    """
+    try:
+        sizes = {"least": parse_nbytes(least), "greatest": parse_nbytes(greatest)}
+    except ValueError as error:
+        raise BytePSError(f"--min {least} --max {greatest}: {error}") from None
+    settings = settings_from_environment()
+    if "DMLC_NUM_WORKER" not in os.environ:
+        typer.echo("# not in a job: 1 worker and 1 server here; see `byteps bench --help` for more of them")
+        settings = replace(settings, num_workers=1, num_servers=1, force_distributed=True)
+        words = ["--min", least, "--max", greatest, "--factor", str(factor), "--iterations", str(iterations)]
+        raise typer.Exit(launch_local(settings, [sys.executable, "-m", "byteps", "bench", *words]))
+    from byteps import bench as benchmark  # numpy, which `launch` does without
+
+    raise typer.Exit(benchmark.run(settings, **sizes, factor=factor, iterations=iterations))
 
 
 def main() -> None:
