@@ -1,4 +1,4 @@
-"""The bare echo pair: what two processes and one connection can do at best, the yardstick for a push_pull over loopback.
+"""The bare echo pair: what two processes and one connection do at best, the yardstick of a push_pull over loopback.
 
 Full duplex with 4 MB messages through a large buffer: the client sends from one thread and receives in another, the
 server receives a message and sends it back.  No frames, no sums, no threads besides.  Both use plain blocking calls

@@ -1,41 +1,110 @@
-"""`python -m experiments bench`: the benchmarks with a bound, each a table and a record per launch.
+"""`python -m experiments bench`: the benchmarks that have a bound, each a table and a record per launch.
 
-python -m experiments bench all        loopback, small, knee, footprint
+    loopback     one worker and one server against a bare echo pair
+    small        10,000 tensors of 4 bytes against gloo
+    knee         the highest NIC rate that the software keeps up with (needs root, as every emulated cluster)
+    footprint    import time, and the memory of a server
+
+Unlike `experiments run` it measures anew every time; the newest record of a case is the one that counts.
 """
 
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from baselines.contenders import ROOT, Contender
-from experiments import bounds, here, loopback, record, small_tensors
+from experiments import bounds, footprint, here, knee, loopback, record, small_tensors
+from experiments.bounds import Row
 from experiments.record import Case, Record
+from scripts.netns import LabError
 
 RAW = ROOT / "results" / "raw"
+Tell = Callable[[str], None]
 
 
-def run_here(cases: Sequence[Case], contender: Callable[[str], Contender], raw: Path) -> list[Record]:
-    """One launch after the other on this machine, each recorded as soon as it ends."""
-    records = []
-    for number, case in enumerate(cases, start=1):
-        started = time.monotonic()
-        logs = raw / "logs" / f"{record.case_hash(case)[:12]}-{time.time_ns()}"
-        result = here.run(case, contender(case.contender), logs=logs)
-        record.append(raw / f"{case.experiment}.jsonl", result)
-        records.append(result)
-        outcome = result.error or "  ".join(f"{value:.3f}" for value in result.seconds) + " s"
-        print(f"[{number}/{len(cases)}] {case.title}: {outcome} ({time.monotonic() - started:.0f} s)", file=sys.stderr)
-    return records
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A line of the table: what it runs, and what its records say."""
+
+    title: str
+    experiment: str  # of its records
+    cases: Callable[[], list[Case]]
+    execute: Callable[[Sequence[Case], Path, Tell], list[Record]]
+    rows: Callable[[Sequence[Record]], list[Row]]
+
+
+def _on_this_machine(contender: Callable[[str], Contender]) -> Callable[[Sequence[Case], Path, Tell], list[Record]]:
+    def execute(cases: Sequence[Case], raw: Path, tell: Tell) -> list[Record]:
+        """One launch after the other, each recorded as soon as it ends."""
+        records = []
+        for number, case in enumerate(cases, start=1):
+            started = time.monotonic()
+            logs = raw / "logs" / f"{record.case_hash(case)[:12]}-{time.time_ns()}"
+            one = here.run(case, contender(case.contender), logs=logs)
+            record.append(raw / f"{case.experiment}.jsonl", one)
+            records.append(one)
+            said = one.error or "  ".join(f"{value:.3f}" for value in one.seconds) + " s"
+            tell(f"[{number}/{len(cases)}] {case.title}: {said} ({time.monotonic() - started:.0f} s)")
+        return records
+
+    return execute
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "loopback": Benchmark(
+        title="1 worker, 1 server, 256 MiB over unshaped loopback, against a bare echo pair",
+        experiment=loopback.NAME,
+        cases=loopback.cases,
+        execute=_on_this_machine(loopback.contender),
+        rows=loopback.rows,
+    ),
+    "small": Benchmark(
+        title="10,000 tensors of 4 bytes, 4 workers, 2 servers, against gloo one by one",
+        experiment=small_tensors.NAME,
+        cases=small_tensors.cases,
+        execute=_on_this_machine(small_tensors.contender),
+        rows=small_tensors.rows,
+    ),
+    "knee": Benchmark(
+        title="the fastest NICs that BytePS keeps up with, n = k = 2, emulated on this machine",
+        experiment=knee.NAME,
+        cases=knee.cases,
+        execute=knee.execute,
+        rows=knee.rows,
+    ),
+    "footprint": Benchmark(
+        title="import time and memory",
+        experiment=footprint.NAME,
+        cases=footprint.cases,
+        execute=footprint.execute,
+        rows=footprint.rows,
+    ),
+}
+
+
+def recorded(name: str, raw: Path = RAW) -> list[Row]:
+    """The rows of a benchmark from its newest records; empty without any."""
+    found, _ = record.read(raw / f"{BENCHMARKS[name].experiment}.jsonl")
+    return BENCHMARKS[name].rows(record.latest(found)) if found else []
 
 
 def main(names: Sequence[str], raw: Path = RAW) -> int:
-    for name in names:
-        module = {"loopback": loopback, "small": small_tensors}[name]
-        records = run_here(module.cases(), module.contender, raw)
-        print(bounds.table(module.rows(records)))
-    return 0
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    """Run benchmarks and print their tables; 1 if a launch failed (a missed bound is a result), 2 for unknown names."""
+    wanted = list(BENCHMARKS) if list(names) == ["all"] else list(names)
+    if unknown := [name for name in wanted if name not in BENCHMARKS]:
+        print(f"experiments: no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}, all", file=sys.stderr)
+        return 2
+    failed = 0
+    for name in wanted:
+        benchmark = BENCHMARKS[name]
+        print(f"\n{name}: {benchmark.title}", flush=True)
+        try:
+            records = benchmark.execute(benchmark.cases(), raw, lambda text: print(text, file=sys.stderr, flush=True))
+        except LabError as error:
+            print(f"not run: {error}", flush=True)
+            continue
+        print(bounds.table(benchmark.rows(records)), flush=True)
+        failed += sum(bool(one.error) for one in records)
+    return 1 if failed else 0

@@ -28,7 +28,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """met | not met | no data | "" (nothing was claimed)."""
+        """met, not met, no data, or nothing where nothing was claimed."""
         if self.bound is None:
             return ""
         if not self.values:

@@ -1,8 +1,8 @@
 """Launches on this machine itself: processes over loopback, without an emulated cluster.
 
-The same driver, lock-step and checks as on the emulated cluster (`experiments.launch`); what is measured is software, and
-nothing shapes the link.  CPU seconds are read from the processes' own clocks (clock_gettime of another process), exact to
-the microsecond, before and after every timed transfer and not while data is written or sums are checked.
+The same driver, lock-step and checks as on the emulated cluster (`experiments.launch`); what is measured is software,
+and nothing shapes the link.  CPU seconds are read from the processes' own clocks (clock_gettime of another process),
+exact to the microsecond, before and after every timed transfer and not while data is written or sums are checked.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from typing import IO, cast
 import msgspec
 
 from baselines.contenders import Contender, Launch, Machine
-from experiments import provenance, record
 from experiments.crew import STOP_SECONDS, Crew, LaunchError
 from experiments.record import Case, OracleCheck, Record
+from experiments.run import blank_record
 from scripts.netns import Lab
 
 START_SECONDS = 60.0
@@ -78,26 +78,10 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def blank(case: Case, contender: Contender, source: record.Provenance) -> Record:
-    """A record with everything that is known before the launch."""
-    return Record(
-        schema=record.SCHEMA_VERSION,
-        case=case,
-        case_hash=record.case_hash(case),
-        code_hash=provenance.code_of(contender),
-        contender_version=contender.version(),
-        provenance=source,
-        started_at=provenance.now(),
-        versions=provenance.versions(),
-        git_commit=provenance.git_commit(),
-        host=provenance.host(),
-    )
-
-
 def run(case: Case, contender: Contender, *, logs: Path) -> Record:
     """One launch; a failure is a record with its error."""
     assert contender.plan is not None
-    result = blank(case, contender, "measured")
+    result = blank_record(case, contender, "measured")
     launch = Launch(
         gpu_machines=tuple(_machine(f"gpu{i}") for i in range(case.n)),
         cpu_machines=tuple(_machine(f"cpu{i}") for i in range(case.k)),

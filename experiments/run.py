@@ -79,7 +79,8 @@ def _is_done(case: Case, records: list[Record]) -> bool:
     return any(record.done(one, case, contender_version=version, code=code) for one in records)
 
 
-def _blank(case: Case, contender: Contender, source: record.Provenance) -> Record:
+def blank_record(case: Case, contender: Contender, source: record.Provenance) -> Record:
+    """A record with all that is known before the launch."""
     return Record(
         schema=record.SCHEMA_VERSION,
         case=case,
@@ -97,7 +98,7 @@ def _blank(case: Case, contender: Contender, source: record.Provenance) -> Recor
 def _run_here(case: Case, keep: Callable[[Record], None], show: Display) -> Record:
     """A launch without machines of its own: the CPU adder."""
     started = time.monotonic()
-    blank = _blank(case, contenders.get(case.contender), "measured")
+    blank = blank_record(case, contenders.get(case.contender), "measured")
     try:
         outcome = adder.run(case)
         result = msgspec.structs.replace(
@@ -140,12 +141,12 @@ def _run_in_lab(cases: list[Case], logs: Path, keep: Callable[[Record], None], s
         for case in cases:
             for attempt in range(ATTEMPTS):
                 started = time.monotonic()
-                blank = _blank(case, contenders.get(case.contender), "emulated")
+                blank = blank_record(case, contenders.get(case.contender), "emulated")
                 folder = logs / f"{blank.case_hash[:12]}-{time.time_ns()}"
                 outcome = launch.run(case, contenders.get(case.contender), lab, logs=folder, tell=show.tell(case))
                 show.tell(case)("calibrating")
                 after = _calibrate(lab, show)
-                result = _assemble(blank, outcome, before, after)
+                result = assemble(blank, outcome, before, after)
                 before = after
                 keep(result)
                 results.append(result)
@@ -156,7 +157,8 @@ def _run_in_lab(cases: list[Case], logs: Path, keep: Callable[[Record], None], s
     return results
 
 
-def _assemble(blank: Record, outcome: launch.Outcome, before: Calibration, after: Calibration) -> Record:
+def assemble(blank: Record, outcome: launch.Outcome, before: Calibration, after: Calibration) -> Record:
+    """The record of a launch that lay between two calibrations."""
     fidelity = outcome.fidelity
     if not (before.passed and after.passed):
         off = before if not before.passed else after
@@ -185,14 +187,15 @@ def _assemble(blank: Record, outcome: launch.Outcome, before: Calibration, after
 
 def _calibrate(lab: Lab, show: Display) -> Calibration:
     """Twice at most; the second result counts."""
-    result = _calibrate_once(lab)
+    result = calibrate_once(lab)
     if not result.passed:
         show.note(f"calibration: links at {result.least_fraction:.3f} of expected, once more")
-        result = _calibrate_once(lab)
+        result = calibrate_once(lab)
     return result
 
 
-def _calibrate_once(lab: Lab) -> Calibration:
+def calibrate_once(lab: Lab) -> Calibration:
+    """All links at once; one that does not start counts as carrying nothing."""
     try:
         seen = calibrate.calibrate(lab, seconds=CALIBRATION_SECONDS)
     except LabError:
