@@ -80,6 +80,7 @@ class Coordinator:
     started: float
     failure: Failed | None = None
     finished: bool = False
+    awaited: int = 0  # processes that have not come yet and will want to know why the job cannot start
     membership: Membership = field(init=False)
     _agreement: Agreement | None = None  # once the plan is out
     _next_progress: float = PROGRESS_AFTER_SECONDS
@@ -98,6 +99,7 @@ class Coordinator:
         member = self.membership.members.get(member_id)
         if self.failure is not None or self.finished:
             if member is None:
+                self.awaited -= 1
                 yield Refuse(member_id, self.failure or Failed(kind="start", text="refused: the job is over"))
             return
         try:
@@ -159,6 +161,7 @@ class Coordinator:
             if member_id not in self.membership.members:
                 yield Refuse(member_id, Failed(kind="start", text=refusal.text))
             if refusal.final:
+                self.awaited = self.settings.num_workers + self.settings.num_servers - len(self.membership.members) - 1
                 yield from self._fail("start", refusal.text)
 
     def _advance(self) -> Iterator[Step]:

@@ -105,9 +105,9 @@ def connect(
             sock.connect(address)
             _prove_as_client(sock, secret)
             return sock
-        except NotAuthenticated:
+        except NotAuthenticated as error:
             sock.close()
-            raise
+            raise StartError(f"{what} at {format_address(address)} is not one to talk to: {error}") from None
         except OSError as error:
             sock.close()
             if time.monotonic() >= deadline:
@@ -142,8 +142,7 @@ def _prove_as_client(sock: socket.socket, secret: bytes) -> None:
         raise NotAuthenticated(f"the peer does not speak protocol {PROTOCOL_VERSION} of this package")
     mine = secrets.token_bytes(16)
     sock.sendall(_GREETING.pack(_MAGIC, PROTOCOL_VERSION, mine) + _proof(secret, b"client", theirs, mine))
-    answer = sock.recv(1)
-    if answer != b"+":
+    if _read(sock, 1) != b"+":
         raise NotAuthenticated("refused: this process has another job secret than its peer (BYTEPS_JOB_SECRET)")
     if not hmac.compare_digest(_read(sock, 32), _proof(secret, b"server", mine, theirs)):
         raise NotAuthenticated("the peer does not know the job secret (BYTEPS_JOB_SECRET)")

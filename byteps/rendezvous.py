@@ -25,6 +25,7 @@ from byteps.wire import Failed, Heartbeat, Message, ProtocolError, Register
 
 _TICK_SECONDS: Final = 0.5
 _DRAIN_SECONDS: Final = 5.0
+_LATECOMERS_SECONDS: Final = 10.0
 
 
 def log(who: str, text: str) -> None:
@@ -86,9 +87,21 @@ class Scheduler:
                 next_beat = now + self._settings.heartbeat_seconds / 5
                 for connection in list(self._connections.values()):  # acceptor threads add to it
                     connection.send_message(Heartbeat())
+        self._tell_latecomers()
         acceptor.close()
         self._see_off()
         return code
+
+    def _tell_latecomers(self) -> None:
+        """A start that failed is over for roles still on their way, too: they would wait for a scheduler that is gone."""
+        deadline = time.monotonic() + _LATECOMERS_SECONDS
+        while self._coordinator.awaited > 0 and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                member, host, message = self._events.get(timeout=0.1)
+                if message is None:
+                    self._connections.pop(member).close()
+                else:
+                    self._act(self._coordinator.message(member, host, message, time.monotonic()))
 
     def _see_off(self) -> None:
         """Wait until the verdict has reached everybody: closing at once could reset a connection and destroy it."""

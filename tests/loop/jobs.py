@@ -47,7 +47,9 @@ def free_port() -> int:
 
 def plain_environment(extra: dict[str, str]) -> dict[str, str]:
     """This process's environment without settings of BytePS or one hash seed for all, and these."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS_", "DMLC_", "PYTHONHASHSEED"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS_", "DMLC_", "PYTHONHASHSEED"))
+    }
     return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | extra
 
 
@@ -138,7 +140,9 @@ class Roles:
 
     def worker(self, rank: int, program: str, *arguments: str, name: str = "", **environment: str) -> None:
         environment = {"DMLC_WORKER_ID": str(rank)} | environment
-        self.start(name or f"worker {rank}", "worker", sys.executable, str(PROGRAMS / program), *arguments, **environment)
+        self.start(
+            name or f"worker {rank}", "worker", sys.executable, str(PROGRAMS / program), *arguments, **environment
+        )
 
     def everybody(self, program: str, *arguments: str) -> None:
         self.scheduler()
@@ -178,6 +182,11 @@ class Roles:
             if re.search(rf"byteps\.server --rank {rank} ", command):
                 return pid
         raise AssertionError(f"no summation service of worker {rank} among {marked_processes(os.environ[MARKER])}")
+
+    def status_megabytes(self, name: str) -> float:
+        """The most memory that a process has used so far."""
+        status = Path(f"/proc/{self.processes[name].pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e6
 
     def report(self, headline: str) -> str:
         logs = "\n".join(f"--- {name}\n{self.output(name)}" for name in self.processes)
