@@ -93,7 +93,7 @@ class Scheduler:
         return code
 
     def _tell_latecomers(self) -> None:
-        """A start that failed is over for roles still on their way, too: they would wait for a scheduler that is gone."""
+        """Roles that are still on their way to a start that failed would wait for a scheduler that is gone."""
         deadline = time.monotonic() + _LATECOMERS_SECONDS
         while self._coordinator.awaited > 0 and time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):

@@ -47,9 +47,12 @@ def test_a_worker_that_raises_ends_the_job_at_once_and_its_traceback_comes_last(
 
 
 def test_an_exit_code_is_handed_on():
-    result = launch("family.py", "exit", workers=3, servers=0)
-    assert result.code == 7
-    assert "worker 2 exited with code 7, which ended the job" in result.output
+    command = launch_command(2, 0, ["sh", "-c", "exit $((7 * DMLC_WORKER_ID))"])
+    result = subprocess.run(
+        command, env=plain_environment({}), capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert result.returncode == 7
+    assert "worker 1 exited with code 7, which ended the job" in result.stdout
 
 
 def test_children_of_a_successful_job_are_ended_too():
