@@ -84,10 +84,34 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
-def recorded(name: str, raw: Path = RAW) -> list[Row]:
-    """The rows of a benchmark from its newest records; empty without any."""
-    found, _ = record.read(raw / f"{BENCHMARKS[name].experiment}.jsonl")
-    return BENCHMARKS[name].rows(record.latest(found)) if found else []
+def report_parts(results: Path, sources: Sequence[str]) -> list[str]:
+    """The report's section: every benchmark from the first of `sources` that has records of it."""
+    parts = []
+    for benchmark in BENCHMARKS.values():
+        found = next(filter(None, (_kept(results / source, benchmark) for source in sources)), [])
+        if found:
+            title = f"{benchmark.title[0].upper()}{benchmark.title[1:]} ({found[0].provenance}):"
+            parts += [title, bounds.markdown(benchmark.rows(found))]
+    return ["## Benchmarks with a bound", *parts] if parts else []
+
+
+def keep(results: Path) -> list[Path]:
+    """Copy the newest record of every case from `raw` to `reference`; what was not run keeps what is there."""
+    written = []
+    for benchmark in BENCHMARKS.values():
+        path = results / "reference" / f"{benchmark.experiment}.jsonl"
+        if found := _kept(results / "raw", benchmark):
+            path.unlink(missing_ok=True)
+            for one in found:
+                record.append(path, one)
+            written.append(path)
+    return written
+
+
+def _kept(folder: Path, benchmark: Benchmark) -> list[Record]:
+    found, _ = record.read(folder / f"{benchmark.experiment}.jsonl")
+    known = {record.case_hash(case) for case in benchmark.cases()}
+    return [one for one in record.latest(found) if one.case_hash in known and not one.error]
 
 
 def main(names: Sequence[str], raw: Path = RAW) -> int:

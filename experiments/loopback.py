@@ -26,7 +26,7 @@ CONGESTION_CONTROL = "cubic"  # BytePS's default; the echo sockets use it, too
 GIB = 2**30
 
 
-def cases(*, blocks: int = 7, iterations: int = 2, nbytes: int = NBYTES, tier: str = "reproduce") -> list[Case]:
+def cases(*, blocks: int = 7, iterations: int = 3, nbytes: int = NBYTES, tier: str = "reproduce") -> list[Case]:
     """A pair per block."""
     result = []
     for block in range(blocks):

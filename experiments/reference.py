@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from baselines.contenders import ROOT
-from experiments import figures, record, report
+from experiments import bench, figures, record, report
 from experiments.analysis import load
 
 
@@ -33,6 +33,7 @@ def keep(results: Path) -> list[Path]:
         written.append(path)
         draw = {"fig12": figures.fig12_goodput, "fig9b": figures.fig9b_adder}[name]
         written += draw(load(results, name, sources=("reference",)), folder / "figures")
+    written += bench.keep(results)
     text, _ = report.compose(results, sources=("reference",))
     (folder / "REPORT.md").write_text(text, encoding="utf-8")
     return [*written, folder / "REPORT.md"]

@@ -13,7 +13,7 @@ import pandas as pd
 
 from baselines.contenders import CONTENDERS, ROOT
 from byteps.units import format_nbytes, format_rate
-from experiments import paper
+from experiments import bench, paper
 from experiments.analysis import SOURCES, Loaded, Source, frame, load, traffic_deviation
 from experiments.claims import Claim, Verdict, judge, load_claims
 from experiments.figures import DEFAULT_PARTITION
@@ -231,6 +231,7 @@ def compose(results: Path, *, sources: tuple[Source, ...] = SOURCES) -> tuple[st
             "Worst of all launches, repeated ones included.",
             _fidelity_table(fig12),
         ]
+    parts += bench.report_parts(results, sources)
     problems = _problems(loaded)
     parts += ["## Launches that were not used, and other trouble", "\n".join(problems) if problems else "None."]
     parts += [

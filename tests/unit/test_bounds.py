@@ -1,9 +1,11 @@
 """Benchmarks with bounds: verdicts, tables, and how rows follow from records."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
-from experiments import bench, bounds, footprint, knee, loopback, small_tensors
+from experiments import bench, bounds, footprint, knee, loopback, record, small_tensors
 from experiments.bounds import Row
 from experiments.record import SCHEMA_VERSION, Case, OracleCheck, Record, case_hash
 
@@ -113,6 +115,21 @@ def test_footprint_counts_processes_that_loaded_torch() -> None:
     ]
     rows = footprint.rows(records)
     assert [row.verdict for row in rows] == ["met", "met", "not met"]
+
+
+def test_the_report_takes_the_newest_records_that_are_kept(tmp_path: Path) -> None:
+    for seconds in (9.0, 2.0):
+        for case in loopback.cases():
+            scale = seconds if case.contender == "byteps" else 1.0
+            record.append(tmp_path / "raw" / "loopback.jsonl", _record(case, [scale] * 3, cpu_seconds=scale))
+    text = "\n".join(bench.report_parts(tmp_path, ("raw", "reference")))
+    assert "| throughput, BytePS / echo | 0.5 |" in text
+    assert bench.keep(tmp_path) == [tmp_path / "reference" / "loopback.jsonl"]
+    assert "\n".join(bench.report_parts(tmp_path, ("reference",))) == text
+
+
+def test_without_records_the_report_has_no_section(tmp_path: Path) -> None:
+    assert bench.report_parts(tmp_path, ("raw", "reference")) == []
 
 
 def test_an_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:
