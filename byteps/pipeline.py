@@ -84,7 +84,7 @@ class Pipeline:
         if self._silent > 1:
             self.flush()
         if self._silent % RELAX_OVERDRAFT_EVERY == 0 and self._queue:
-            self._overdraft_bytes += self.credit_bytes
+            self._overdraft_bytes = self.in_flight_bytes  # so one more credit
 
     @property
     def ready(self) -> bool:
@@ -131,7 +131,7 @@ class Pipeline:
         frame.answered += 1
         if frame.answered == len(frame.parts):
             self.in_flight_bytes -= frame.nbytes
-            if self.in_flight_bytes < self.credit_bytes:
+            if self.in_flight_bytes <= self.credit_bytes:
                 self._overdraft_bytes = 0
             self._busy.discard(frame.service)
             self._due = self._due or frame.service in self._batches
