@@ -34,6 +34,7 @@ HANDSHAKE_SECONDS: Final = 5.0
 _GREETING: Final = struct.Struct("<4sH16s")
 _MAGIC: Final = b"BPSr"
 _POLL_SECONDS: Final = 1.0
+_TCP_NOTSENT_LOWAT: Final = 25  # Linux; not in Python's socket module before 3.12
 # Buffers per sendmsg; Linux allows 1024.
 _MAX_VECTORS: Final = 64
 Done = Callable[[], None]
@@ -361,6 +362,12 @@ class Connection:
         body = bytearray(length)
         self.receive_exactly(memoryview(body))
         return decode_message(body)
+
+    def limit_unsent(self, nbytes: int) -> None:
+        """Let the socket take no more than this beyond what is on the network already; `send` queues the rest."""
+        if self._sock.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, nbytes)
 
     def finish_sending(self) -> None:
         """Half-close: the peer reads what was sent, then the end."""

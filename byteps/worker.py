@@ -30,6 +30,9 @@ from byteps.wire import HEADER, HEADER_NBYTES, Kind, Message, ProtocolError, Ten
 _CREDIT_PARTITIONS: Final = 32
 _MIN_CREDIT_NBYTES: Final = 2 << 20
 _MAX_CREDIT_NBYTES: Final = 16 << 20
+# The kernel shares the NIC equally among the sockets that have data.  A service with twice the share of another would fall
+# behind, and the credit fill up with its partitions; so no socket may hold more unsent bytes than half a partition.
+_MIN_UNSENT_NBYTES: Final = 32 << 10
 _VERDICT_SECONDS: Final = 5.0
 _WAIT_STEP_SECONDS: Final = 1.0
 _RELAX_SECONDS: Final = 0.02
@@ -77,6 +80,7 @@ class Worker:
         self._outstanding = 0
         self._next_relax = 0.0
         self._pumping = threading.Lock()
+        self._untaken: list[int] = []  # the service of each frame that the kernel has not taken as a whole
         self._barrier = threading.Event()
         self._go = threading.Event()
         self._planned = threading.Event()
@@ -182,8 +186,8 @@ class Worker:
     def _register(self, entries: tuple[TensorEntry, ...]) -> None:
         with self._lock:
             for entry in entries:
-                if not self.settings.credit_bytes and not self._by_number:
-                    self._pipeline.credit_bytes = _credit(entry.cut_nbytes)
+                if not self._by_number:
+                    self._tune(entry.cut_nbytes)
                 tensor = self._tensors.setdefault(entry.spec.name, _Tensor(entry.spec))
                 self._by_number[entry.number] = tensor
                 if tensor.spec != entry.spec:
@@ -193,6 +197,14 @@ class Worker:
             self._registering = False
             self._send_declarations()
         self._pump()
+
+    def _tune(self, cut_nbytes: int) -> None:
+        """Fit the credit, and what a socket may hold back, to the size of the partitions."""
+        if not self.settings.credit_bytes:
+            credit = min(max(_CREDIT_PARTITIONS * cut_nbytes, _MIN_CREDIT_NBYTES), _MAX_CREDIT_NBYTES)
+            self._pipeline.credit_bytes = max(credit, cut_nbytes)
+        for connection in self._connections.values():
+            connection.limit_unsent(max(cut_nbytes // 2, _MIN_UNSENT_NBYTES))
 
     def _send_declarations(self) -> None:
         """New names go out together, one batch under way at a time.  Under the lock."""
@@ -303,12 +315,15 @@ class Worker:
             self._pipeline.submit((tensor.active,))
 
     def _pump(self) -> None:
-        """Send what the credit allows.  One thread at a time; one that finds it busy leaves its work to the other."""
-        while self._pipeline.ready:
+        """Send what the credit allows, in order: nothing overtakes a frame that the kernel has not taken yet.
+
+        One thread at a time; one that finds it busy leaves its work to the other.
+        """
+        while self._pipeline.ready and not self._untaken:
             if not self._pumping.acquire(blocking=False):
                 return
             try:
-                while True:
+                while not self._untaken:
                     with self._lock:
                         frames = self._pipeline.take()
                     if not frames:
@@ -332,11 +347,18 @@ class Worker:
                 HEADER.pack(Kind.PUSH, wire.DTYPE_CODES[spec.dtype], spec.op, task.round & 0xFFFFFFFF, key, end - start)
             )
             payloads.append(task.source[start:end])
+        self._untaken.append(service)
         if len(parts) == 1:
-            connection.send(headers[0], payloads[0])
+            connection.send(headers[0], payloads[0], done=self._taken)
             return
         body = b"".join(headers + payloads)
-        connection.send(HEADER.pack(Kind.PUSH_BATCH, 0, 0, len(parts), 0, len(body)) + body)
+        connection.send(HEADER.pack(Kind.PUSH_BATCH, 0, 0, len(parts), 0, len(body)) + body, done=self._taken)
+
+    def _taken(self) -> None:
+        """The kernel has taken a frame, maybe a while after it was sent; called by whichever thread sent the end of it."""
+        self._untaken.pop()
+        if not self._untaken:
+            self._pump()
 
     def _read(self, service: int, connection: Connection) -> None:
         """Receive one service's answers into the results."""
@@ -412,7 +434,3 @@ class Worker:
         self._link.send(wire.Lost(peer=name))
         if not self._link.finished.wait(_VERDICT_SECONDS):
             self._link.fail("peer_lost", f"lost {name}: connection closed without goodbye")
-
-
-def _credit(cut_nbytes: int) -> int:
-    return max(min(max(_CREDIT_PARTITIONS * cut_nbytes, _MIN_CREDIT_NBYTES), _MAX_CREDIT_NBYTES), cut_nbytes)
