@@ -8,6 +8,7 @@ nothing is copied, and the next round cannot touch an answer under way.
 
 import argparse
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -328,7 +329,7 @@ def run_server(settings: Settings) -> int:
         log("server", "one worker needs no server (BYTEPS_FORCE_DISTRIBUTED=1 forces the use of one); done")
         return 0
     processes = num_processes(settings)
-    machine = f"{socket.gethostname()}:{os.getpid()}"
+    machine = secrets.token_hex(8)  # containers may share a host's name and a process id
     if processes == 1:
         return ServiceProcess(settings, rank=-1, process=0, processes=1, machine=machine).run()
     environment = {**os.environ, **settings.to_environment()}
