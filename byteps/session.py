@@ -8,11 +8,12 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
+from byteps.communication import Pending
 from byteps.errors import BytePSError
 from byteps.launcher import settings_from_environment
 from byteps.settings import Settings
 from byteps.wire import DTYPES, Op, TensorSpec
-from byteps.worker import Pending, Worker
+from byteps.worker import Worker
 
 
 @dataclass(slots=True)

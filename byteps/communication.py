@@ -1,0 +1,218 @@
+"""The worker's communication service: partitions out, in the pipeline's order, and answers straight into the results.
+
+One thread per summation service reads its answers; whoever makes room in the credit, by an answer or by submitting,
+sends the next partitions at once, so no partition passes between threads on its way out.
+"""
+
+import _thread
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from byteps import wire
+from byteps.net import Connection, ConnectionLost
+from byteps.pipeline import Pipeline, Task
+from byteps.wire import HEADER, HEADER_NBYTES, Kind, ProtocolError
+
+# In flight per worker: enough partitions for pushes and pulls to overlap, few enough that nothing queues up.
+_CREDIT_PARTITIONS: Final = 32
+_MIN_CREDIT_NBYTES: Final = 2 << 20
+_MAX_CREDIT_NBYTES: Final = 16 << 20
+# The kernel shares the NIC equally among the sockets that have data.  A service with twice the share of another would
+# fall behind, and the credit fill up with its partitions; so no socket may hold more than half a partition unsent.
+_MIN_UNSENT_NBYTES: Final = 32 << 10
+_RELAX_SECONDS: Final = 0.02
+# Held until the last answer is in, or the job failed: an Event costs ten times as much, and there may be 10,000.
+Pending = _thread.LockType
+
+
+def make_pending() -> Pending:
+    pending = _thread.allocate_lock()
+    pending.acquire()
+    return pending
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Transfer(Task):
+    """A task with its bytes; `pending` is for the worker to release."""
+
+    source: memoryview
+    target: memoryview
+    pending: Pending
+
+
+class CommunicationService:
+    """Moves the bytes of a worker's transfers."""
+
+    def __init__(
+        self,
+        *,
+        credit_bytes: int,
+        completed: Callable[[Transfer], None],
+        lost: Callable[[int], None],
+        violated: Callable[[int, str], None],
+    ) -> None:
+        """`credit_bytes` 0: by partition size.  The callbacks run in reader threads: a transfer's last answer is in, a
+        service's connection ended, a service broke the protocol."""
+        self._completed = completed
+        self._lost = lost
+        self._violated = violated
+        self._fixed_credit = credit_bytes > 0
+        self._lock = threading.Lock()  # guards _pipeline, _active and the progress of transfers
+        self._pipeline = Pipeline(credit_bytes or _MAX_CREDIT_NBYTES)
+        self._active: dict[int, Transfer] = {}  # by tensor number
+        self._closed = False
+        self._connections: dict[int, Connection] = {}
+        self._pumping = threading.Lock()
+        self._untaken: list[int] = []  # the service of each frame that the kernel has not taken as a whole
+        self._next_relax = 0.0
+
+    def add(self, service: int, name: str, connection: Connection) -> None:
+        """A connection to a summation service."""
+        self._connections[service] = connection
+        threading.Thread(target=self._read, args=(service, connection), name=name, daemon=True).start()
+
+    def tune(self, cut_nbytes: int) -> None:
+        """Fit the credit, and what a socket may hold back, to the size of the partitions."""
+        if not self._fixed_credit:
+            credit = min(max(_CREDIT_PARTITIONS * cut_nbytes, _MIN_CREDIT_NBYTES), _MAX_CREDIT_NBYTES)
+            self._pipeline.credit_bytes = max(credit, cut_nbytes)
+        for connection in self._connections.values():
+            connection.limit_unsent(max(cut_nbytes // 2, _MIN_UNSENT_NBYTES))
+
+    def submit(self, transfer: Transfer) -> None:
+        """Queue a transfer; its tensor must have no other under way.  `pump` sends it."""
+        with self._lock:
+            self._active[transfer.entry.number] = transfer
+            self._pipeline.submit((transfer,))
+
+    def flush(self) -> None:
+        """Somebody waits: hold back no gathered batch."""
+        with self._lock:
+            self._pipeline.flush()
+        self.pump()
+
+    def relax(self) -> None:
+        """Called again and again while the user waits: workers must not hold back what others wait for."""
+        now = time.monotonic()
+        if now < self._next_relax:
+            return
+        self._next_relax = now + _RELAX_SECONDS
+        with self._lock:
+            self._pipeline.relax()
+        self.pump()
+
+    def stop(self) -> list[Transfer]:
+        """No more completions; returns what was under way."""
+        with self._lock:
+            self._closed = True
+            return list(self._active.values())
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    def pump(self) -> None:
+        """Send what the credit allows, in order: nothing overtakes a frame that the kernel has not taken yet.
+
+        One thread at a time; one that finds it busy leaves its work to the other.
+        """
+        while self._pipeline.ready and not self._untaken:
+            if not self._pumping.acquire(blocking=False):
+                return
+            try:
+                while not self._untaken:
+                    with self._lock:
+                        frames = self._pipeline.take()
+                    if not frames:
+                        break
+                    for frame in frames:
+                        self._send(frame.service, frame.parts)
+            finally:
+                self._pumping.release()
+            # Work that came between the last take and the release is seen by the loop's condition.
+
+    def _send(self, service: int, parts: list[tuple[Task, int]]) -> None:
+        connection = self._connections[service]
+        headers: list[bytes | memoryview] = []
+        payloads: list[bytes | memoryview] = []
+        for task, part in parts:
+            assert isinstance(task, Transfer)
+            start, end = task.span(part)
+            spec = task.entry.spec
+            key = wire.make_key(task.entry.number, part)
+            headers.append(
+                HEADER.pack(Kind.PUSH, wire.DTYPE_CODES[spec.dtype], spec.op, task.round & 0xFFFFFFFF, key, end - start)
+            )
+            payloads.append(task.source[start:end])
+        self._untaken.append(service)
+        if len(parts) == 1:
+            connection.send(headers[0], payloads[0], done=self._taken)
+            return
+        body = b"".join(headers + payloads)
+        connection.send(HEADER.pack(Kind.PUSH_BATCH, 0, 0, len(parts), 0, len(body)) + body, done=self._taken)
+
+    def _taken(self) -> None:
+        """The kernel has taken a frame, maybe a while after it was sent; in the thread that sent the end of it."""
+        self._untaken.pop()
+        if not self._untaken:
+            self.pump()
+
+    def _read(self, service: int, connection: Connection) -> None:
+        """Receive one service's answers into the results."""
+        header = bytearray(HEADER_NBYTES)
+        view = memoryview(header)
+        try:
+            while True:
+                connection.receive_exactly(view)
+                kind, _, _, round_, key, nbytes = HEADER.unpack(header)
+                if kind == Kind.PULL:
+                    connection.receive_exactly(self._place(key, nbytes))
+                    self._complete((key,))
+                elif kind == Kind.PULL_BATCH and nbytes <= wire.MAX_BATCH_BODY_NBYTES:
+                    body = bytearray(nbytes)
+                    connection.receive_exactly(memoryview(body))
+                    self._complete(self._unpack(round_, memoryview(body)))
+                else:
+                    raise ProtocolError(f"a frame of kind {kind} and {nbytes} bytes")
+        except ConnectionLost:
+            self._lost(service)
+        except (ProtocolError, KeyError) as error:
+            self._violated(service, str(error))
+
+    def _place(self, key: int, nbytes: int) -> memoryview:
+        """Where an answer goes."""
+        transfer = self._active.get(key >> 32)
+        if transfer is None:
+            raise ProtocolError(f"an answer for key {key:#x}, which is not under way")
+        start, end = transfer.span(key & 0xFFFFFFFF)
+        if nbytes != end - start:
+            raise ProtocolError(f"an answer of {nbytes} bytes for key {key:#x}, which has {end - start}")
+        return transfer.target[start:end]
+
+    def _unpack(self, count: int, body: memoryview) -> list[int]:
+        offset = count * HEADER_NBYTES
+        keys = []
+        for _, _, _, _, key, nbytes in HEADER.iter_unpack(body[:offset]):
+            self._place(key, nbytes)[:] = body[offset : offset + nbytes]
+            offset += nbytes
+            keys.append(key)
+        return keys
+
+    def _complete(self, keys: tuple[int, ...] | list[int]) -> None:
+        finished = []
+        with self._lock:
+            if self._closed:
+                return
+            for key in keys:
+                self._pipeline.answer(key)
+                transfer = self._active[key >> 32]
+                transfer.answered += 1
+                if transfer.finished:
+                    del self._active[key >> 32]
+                    finished.append(transfer)
+        self.pump()
+        for transfer in finished:
+            self._completed(transfer)
