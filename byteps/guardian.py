@@ -34,7 +34,7 @@ class Guardian:
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: closed, a reader thread was late
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
 

@@ -10,7 +10,7 @@ import socket
 import struct
 
 from byteps.errors import StartError
-from byteps.net import resolve
+from byteps.handshake import resolve
 from byteps.settings import Settings
 
 _SIOCGIFADDR = 0x8915

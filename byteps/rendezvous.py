@@ -18,7 +18,8 @@ from typing import Final
 
 from byteps.coordinator import Coordinator, Exit, Log, Refuse, Send, Step
 from byteps.errors import StartError
-from byteps.net import Acceptor, Connection, ConnectionLost, Flusher, connect, is_loopback, listen
+from byteps.handshake import Acceptor, connect, is_loopback, listen
+from byteps.net import Connection, ConnectionLost, Flusher
 from byteps.settings import Settings
 from byteps.version import VERSION
 from byteps.wire import Failed, Heartbeat, Message, ProtocolError, Register

@@ -1,10 +1,4 @@
-"""The Summation Service process: receives partitions, sums them on arrival, answers every worker.
-
-One thread reads each worker's connection straight into a buffer of its own.  The buffer of a slot's first contribution
-becomes the accumulator and the thread takes a fresh one from the pool; later contributions are added and their buffers
-reused.  Answers are sent from the accumulator itself, which returns to the pool once every send is with the kernel:
-nothing is copied, and the next round cannot touch an answer under way.
-"""
+"""The processes of the Summation Service: a role of its own on CPU machines, a worker's child on GPU machines."""
 
 import argparse
 import os
@@ -13,210 +7,22 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections import deque
-from collections.abc import Callable
 from typing import Final
 
-import numpy as np
-
-from byteps import kernels, wire
+from byteps import wire
 from byteps.errors import BytePSError
+from byteps.handshake import Acceptor, format_address, is_loopback, listen
 from byteps.interfaces import own_address
-from byteps.kernels import NUMPY_DTYPES, Array
 from byteps.launcher import die_with_parent, settings_from_environment
-from byteps.net import Acceptor, Connection, ConnectionLost, Flusher, format_address, is_loopback, listen
+from byteps.net import Connection, ConnectionLost, Flusher
 from byteps.rendezvous import Link, check_secret, log
+from byteps.service import SummationService
 from byteps.settings import Settings
-from byteps.summation import Action, Push, Slot
 from byteps.version import VERSION
-from byteps.wire import HEADER, HEADER_NBYTES, Kind, Message, ProtocolError
+from byteps.wire import Message, ProtocolError
 
 _CHECK_SECONDS: Final = 1.0
 _VERDICT_SECONDS: Final = 5.0
-
-
-class BufferPool:
-    """Buffers of one partition, reused; `take` and `give` are atomic under the interpreter lock."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self._free: deque[Array] = deque()
-
-    def take(self) -> Array:
-        try:
-            return self._free.pop()
-        except IndexError:
-            return np.empty(self.nbytes, np.uint8)
-
-    def give(self, buffer: Array) -> None:
-        self._free.append(buffer)
-
-
-class Accumulator:
-    """A slot with its bytes."""
-
-    __slots__ = ("buffer", "lock", "since", "slot", "total")
-
-    def __init__(self, num_workers: int) -> None:
-        self.slot = Slot(num_workers)
-        self.lock = threading.Lock()  # guards everything here
-        self.total: Array | None = None
-        self.buffer: Array | None = None  # what `total` lives in, if it is from the pool
-        self.since = 0.0
-
-
-class SummationService:
-    """The sums of one process.  `report` takes messages for the scheduler."""
-
-    def __init__(self, *, num_workers: int, stall_warn_seconds: float, report: Callable[[Message], None]) -> None:
-        self._num_workers = num_workers
-        self._stall_warn_seconds = stall_warn_seconds
-        self._report = report
-        self._slots: dict[int, Accumulator] = {}
-        self._pending: dict[int, Accumulator] = {}  # slots with a round under way, by key
-        self._pool = BufferPool(0)
-        self._largest = 0
-        self._departed: set[int] = set()
-        self.connections: dict[int, Connection] = {}
-
-    def serve(self, worker: int, connection: Connection) -> None:
-        """Read one worker's pushes until its connection ends; raises ConnectionLost or ProtocolError."""
-        header = bytearray(HEADER_NBYTES)
-        header_view = memoryview(header)
-        buffer = self._pool.take()
-        while True:
-            connection.receive_exactly(header_view)
-            kind, dtype, op, round_, key, nbytes = HEADER.unpack(header)
-            if kind == Kind.PUSH:
-                self._check(dtype, op, nbytes, wire.MAX_PARTITION_NBYTES)
-                if nbytes > len(buffer):
-                    buffer = self._grow(nbytes)
-                connection.receive_exactly(buffer[:nbytes].data)
-                push = Push(worker, round_, nbytes, dtype, op)
-                adopted = self._contribute(key, push, buffer[:nbytes].view(NUMPY_DTYPES[dtype]), buffer, None)
-                if adopted:
-                    buffer = self._pool.take()
-                    if len(buffer) < nbytes:
-                        buffer = self._grow(nbytes)
-            elif kind == Kind.PUSH_BATCH:
-                if not 0 < round_ <= wire.MAX_BATCH_COUNT or nbytes > wire.MAX_BATCH_BODY_NBYTES:
-                    raise ProtocolError(f"a batch of {round_} entries and {nbytes} bytes")
-                body = bytearray(nbytes)
-                connection.receive_exactly(memoryview(body))
-                self._batch(worker, round_, body)
-            else:
-                raise ProtocolError(f"a frame of kind {kind}, which no worker sends")
-
-    def _grow(self, nbytes: int) -> Array:
-        """A larger partition than any before: pool buffers of that size from now on."""
-        if nbytes > self._pool.nbytes:
-            self._pool = BufferPool(nbytes)
-        return self._pool.take()
-
-    def _check(self, dtype: int, op: int, nbytes: int, limit: int) -> None:
-        if dtype >= len(NUMPY_DTYPES) or op > 1:
-            raise ProtocolError(f"element type {dtype}, operation {op}")
-        if not 0 < nbytes <= limit or nbytes % NUMPY_DTYPES[dtype].itemsize:
-            raise ProtocolError(f"a partition of {nbytes} bytes of {NUMPY_DTYPES[dtype]}; at most {limit} are allowed")
-
-    def _batch(self, worker: int, count: int, body: bytearray) -> None:
-        """Many small partitions in one frame; what they complete is answered in one frame as well."""
-        view = memoryview(body)
-        table, offset = view[: count * HEADER_NBYTES], count * HEADER_NBYTES
-        if len(table) < count * HEADER_NBYTES:
-            raise ProtocolError(f"a batch of {count} entries in {len(body)} bytes")
-        answers: list[tuple[bytes, memoryview]] = []
-        for _, dtype, op, round_, key, nbytes in HEADER.iter_unpack(table):
-            self._check(dtype, op, nbytes, wire.SMALL_NBYTES)
-            if offset + nbytes > len(body):
-                raise ProtocolError(f"a batch whose entries exceed its {len(body)} bytes")
-            incoming = np.frombuffer(body, NUMPY_DTYPES[dtype], nbytes // NUMPY_DTYPES[dtype].itemsize, offset)
-            self._contribute(key, Push(worker, round_, nbytes, dtype, op), incoming, None, answers)
-            offset += nbytes
-        if not answers:
-            return
-        parts = [header for header, _ in answers] + [payload for _, payload in answers]
-        joined = b"".join(parts)
-        frame = HEADER.pack(Kind.PULL_BATCH, 0, 0, len(answers), 0, len(joined)) + joined
-        for connection in self.connections.values():
-            connection.send(frame)
-
-    def _contribute(
-        self,
-        key: int,
-        push: Push,
-        incoming: Array,
-        buffer: Array | None,
-        answers: list[tuple[bytes, memoryview]] | None,
-    ) -> bool:
-        """Sum one contribution; whether `buffer`, which holds it, was taken over."""
-        accumulator = self._slots.get(key) or self._slots.setdefault(key, Accumulator(self._num_workers))
-        adopted = False
-        with accumulator.lock:
-            actions = accumulator.slot.handle(push)
-            if actions[0] is Action.ADOPT:
-                # A batch's body lives as long as its views; bf16, fp16 and small integers need a wider copy anyway.
-                same = kernels.ACCUMULATORS[push.dtype] == incoming.dtype
-                accumulator.total = incoming if same else kernels.widen(incoming)
-                adopted = same and buffer is not None
-                accumulator.buffer = buffer if adopted else None
-            else:
-                assert accumulator.total is not None
-                kernels.accumulate(accumulator.total, incoming)
-            if actions[-1] is not Action.REPLY:
-                if actions[0] is Action.ADOPT:
-                    accumulator.since = time.monotonic()
-                    self._pending[key] = accumulator
-                    if self._departed:
-                        self._report_waiting(key, accumulator)
-                return adopted
-            self._pending.pop(key, None)
-            total, held = accumulator.total, accumulator.buffer
-            accumulator.total = accumulator.buffer = None
-        assert total is not None
-        answer = kernels.finish(total, push.op, self._num_workers, incoming.dtype)
-        kind = Kind.PULL if answers is None else 0
-        header = HEADER.pack(kind, push.dtype, push.op, push.round, key, push.nbytes)
-        payload = answer.view(np.uint8).data
-        if answers is not None:
-            answers.append((header, payload))
-            return adopted
-        done = self._returner(held) if held is not None else None
-        for connection in self.connections.values():
-            connection.send(header, payload, done=done)
-        return adopted
-
-    def _returner(self, buffer: Array) -> Callable[[], None]:
-        """Gives the buffer back after its last send."""
-        # list.pop is atomic, so the callbacks of different threads need no lock.
-        remaining = [buffer] * len(self.connections)
-
-        def done() -> None:
-            last = remaining.pop()
-            if not remaining and len(last) == self._pool.nbytes:
-                self._pool.give(last)
-
-        return done
-
-    def departed(self, worker: int) -> None:
-        """No more contributions from this worker; what waits for one, waits in vain."""
-        self._departed.add(worker)
-        for key, accumulator in list(self._pending.items()):
-            self._report_waiting(key, accumulator)
-
-    def check_stalls(self) -> None:
-        """Report the slot that has waited longest, if that is long."""
-        pending = list(self._pending.items())
-        if not pending:
-            return
-        key, oldest = min(pending, key=lambda item: item[1].since)
-        if time.monotonic() - oldest.since >= self._stall_warn_seconds:
-            self._report_waiting(key, oldest)
-
-    def _report_waiting(self, key: int, accumulator: Accumulator) -> None:
-        seconds = time.monotonic() - accumulator.since
-        self._report(wire.Waiting(number=key >> 32, seconds=seconds, ready=tuple(accumulator.slot.arrived)))
 
 
 class ServiceProcess:

@@ -16,7 +16,8 @@ from typing import Final
 from byteps import wire
 from byteps.communication import CommunicationService, Pending, Transfer, make_pending
 from byteps.errors import KINDS, BytePSError
-from byteps.net import Connection, Flusher, connect, parse_address
+from byteps.handshake import connect, parse_address
+from byteps.net import Connection, Flusher
 from byteps.rendezvous import Link, log
 from byteps.server import num_processes, service_command
 from byteps.settings import Settings

@@ -10,8 +10,8 @@ import time
 import pytest
 from jobs import Roles, errors, free_port, wait_until
 
+from byteps.handshake import connect
 from byteps.interfaces import interface_addresses
-from byteps.net import connect
 from byteps.wire import LENGTH, Declare, encode_message
 
 

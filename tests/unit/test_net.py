@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from byteps import net
+from byteps import handshake
 from byteps.errors import StartError
-from byteps.net import Acceptor, Connection, ConnectionLost, Flusher, connect, format_address, listen, parse_address
+from byteps.handshake import Acceptor, connect, format_address, listen, parse_address
+from byteps.net import Connection, ConnectionLost, Flusher
 from byteps.wire import LENGTH, Failed, Heartbeat, ProtocolError, encode_message
 
 SECRET = b"secret"
@@ -94,7 +95,7 @@ def test_a_server_that_does_not_know_the_secret_is_not_believed():
 
     def impostor() -> None:
         sock, _ = server.accept()
-        sock.sendall(net._GREETING.pack(net._MAGIC, net.PROTOCOL_VERSION, bytes(16)))
+        sock.sendall(handshake._GREETING.pack(handshake._MAGIC, handshake.PROTOCOL_VERSION, bytes(16)))
         sock.recv(1000)
         sock.sendall(b"+" + bytes(32))
         sock.close()
@@ -111,10 +112,10 @@ def test_a_proof_cannot_be_replayed_or_reflected(door):
     """The server's own challenge, sent back to it by somebody without the secret, proves nothing."""
     first, second = (socket.create_connection(door.address, timeout=10) for _ in range(2))
     with first, second:
-        challenge = net._GREETING.unpack(first.recv(net._GREETING.size))[2]
-        second.recv(net._GREETING.size)
-        proof = net._proof(SECRET, b"client", challenge, bytes(16))
-        second.sendall(net._GREETING.pack(net._MAGIC, net.PROTOCOL_VERSION, bytes(16)) + proof)
+        challenge = handshake._GREETING.unpack(first.recv(handshake._GREETING.size))[2]
+        second.recv(handshake._GREETING.size)
+        proof = handshake._proof(SECRET, b"client", challenge, bytes(16))
+        second.sendall(handshake._GREETING.pack(handshake._MAGIC, handshake.PROTOCOL_VERSION, bytes(16)) + proof)
         assert second.recv(1) == b"-"
 
 
@@ -131,8 +132,8 @@ def test_garbage_at_the_door_is_closed_and_logged(door, garbage):
 
 def test_another_protocol_version_is_not_talked_to(door):
     with socket.create_connection(door.address, timeout=10) as sock:
-        sock.recv(net._GREETING.size)
-        sock.sendall(net._GREETING.pack(net._MAGIC, net.PROTOCOL_VERSION + 1, bytes(16)) + bytes(32))
+        sock.recv(handshake._GREETING.size)
+        sock.sendall(handshake._GREETING.pack(handshake._MAGIC, handshake.PROTOCOL_VERSION + 1, bytes(16)) + bytes(32))
         door.wait(lambda: door.log)
     assert "it does not speak this protocol" in door.log[0]
 
