@@ -75,7 +75,8 @@ class Agreement:
                 known.insert(0, (self._first_rank[spec.name], entry.spec))
             for other, theirs in known:
                 if theirs != spec:
-                    text = f"rank {other} has {theirs.describe()}, rank {rank} has {spec.describe()}"
+                    odd = f"rank {rank} has" if rank != other else "and now has"
+                    text = f"rank {other} has {theirs.describe()}, {odd} {spec.describe()}"
                     raise Disagreement("mismatch", f"tensor {spec.name!r}: {text}")
         for spec in specs:
             self._first_rank.setdefault(spec.name, rank)

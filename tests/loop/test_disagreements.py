@@ -22,6 +22,7 @@ def texts(text: str) -> set[str]:
     found = {text, text.replace("rank A", "rank 0"), text.replace("rank A", "rank 1")}
     if match := re.fullmatch(r"(.*: )rank A has (.*), rank 2 has (.*)", text):
         what, theirs, odd = match.groups()
+        found.add(f"{what}rank 2 has {theirs}, and now has {odd}")
         found |= {f"{what}rank 2 has {odd}, rank {rank} has {theirs}" for rank in (0, 1)}
     return found
 

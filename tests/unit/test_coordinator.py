@@ -322,6 +322,13 @@ def test_a_contradiction_names_both_ranks_and_both_declarations(other, theirs, b
     assert set(sent(steps, Failed)) == {0, 1, 10, 20, 21}
 
 
+def test_a_rank_that_changes_its_own_tensor_is_told_so():
+    job = Job().running()
+    job.say(1, Declare(specs=(spec("w"),), barrier=False))
+    _, text = verdict(job.say(1, Declare(specs=(spec("w", (11,)),), barrier=False)))
+    assert text == "tensor 'w': rank 1 has shape (10,) float32 sum, and now has shape (11,) float32 sum"
+
+
 def test_a_barrier_registers_when_all_ranks_are_there():
     job = Job(workers=3).running()
     specs = (spec("a"), spec("b"))
