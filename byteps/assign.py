@@ -192,12 +192,26 @@ def place(nbytes: Sequence[int], shares: Sequence[float]) -> list[int]:
 
 
 def interleave(counts: dict[int, int]) -> list[int]:
-    """Each owner as often as counted, evenly spread: the j-th (from 0) of c stands at (j + 1/2) / c, ties by owner.
+    """Each owner as often as counted, evenly spread: with T in all, owner i's j-th turn (from 0) of c_i comes between
+    positions j * T/c_i and (j + 1) * T/c_i, and turns that may be taken are taken in the order of their deadlines.
 
-    Up to position x in (0, 1) an owner then has x * c of its partitions, to within half a one.
+    That is the chairman assignment (Tijdeman 1980): after any t turns an owner has had t * c_i/T of them, to within one.
+    Owners of equal share then follow one another instead of bunching up, and one of twice the share comes in between.
     """
-    positions = [((j + 0.5) / count, owner) for owner, count in counts.items() for j in range(count)]
-    return [owner for _, owner in sorted(positions)]
+    total = sum(counts.values())
+    waiting = [(0.0, owner, 0) for owner, count in counts.items() if count]  # (release, owner, turn)
+    heapq.heapify(waiting)
+    eligible: list[tuple[float, int, int, int]] = []  # (deadline, -count: the larger first, owner, turn)
+    sequence = []
+    for position in range(total):
+        while waiting and waiting[0][0] <= position:
+            _, owner, turn = heapq.heappop(waiting)
+            heapq.heappush(eligible, ((turn + 1) * total / counts[owner], -counts[owner], owner, turn))
+        _, _, owner, turn = heapq.heappop(eligible)
+        sequence.append(owner)
+        if turn + 1 < counts[owner]:
+            heapq.heappush(waiting, ((turn + 1) * total / counts[owner], owner, turn + 1))
+    return sequence
 
 
 def hash64(key: int) -> int:
