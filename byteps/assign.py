@@ -195,8 +195,8 @@ def interleave(counts: dict[int, int]) -> list[int]:
     """Each owner as often as counted, evenly spread: with T in all, owner i's j-th turn (from 0) of c_i comes between
     positions j * T/c_i and (j + 1) * T/c_i, and turns that may be taken are taken in the order of their deadlines.
 
-    That is the chairman assignment (Tijdeman 1980): after any t turns an owner has had t * c_i/T of them, to within one.
-    Owners of equal share then follow one another instead of bunching up, and one of twice the share comes in between.
+    That is the chairman assignment (Tijdeman 1980): after any t turns an owner has had t * c_i/T, to within one.
+    Owners of equal share then follow one another instead of bunching up; one of twice the share comes in between.
     """
     total = sum(counts.values())
     waiting = [(0.0, owner, 0) for owner, count in counts.items() if count]  # (release, owner, turn)

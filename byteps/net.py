@@ -25,7 +25,6 @@ from byteps.wire import (
 )
 
 _POLL_SECONDS: Final = 1.0
-_TCP_NOTSENT_LOWAT: Final = 25  # Linux; not in Python's socket module before 3.12
 # Buffers per sendmsg; Linux allows 1024.
 _MAX_VECTORS: Final = 64
 Done = Callable[[], None]
@@ -94,17 +93,19 @@ class Connection:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         flusher.add(self)
 
-    def send(self, *buffers: memoryview | bytes, done: Done | None = None) -> None:
+    def send(self, *buffers: memoryview | bytes, done: Done | None = None, later: bool = False) -> None:
         """Queue the buffers for sending; they must not change before `done` is called.
 
-        A lost peer is for the reading thread to see.
+        A lost peer is for the reading thread to see.  With `later` the Flusher copies them into the kernel, not the
+        caller.
         """
         with self._lock:
             if self.closed:
                 return
             if not self._backlog:
                 try:
-                    sent = self._sock.sendmsg(buffers, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                    flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+                    sent = 0 if later else self._sock.sendmsg(buffers, (), flags)
                 except BlockingIOError:
                     sent = 0
                 except OSError:
@@ -122,36 +123,46 @@ class Connection:
             done()
 
     def flush(self) -> None:
-        """Send what is queued, as far as the kernel takes it.  Called by the Flusher."""
+        """Send what is queued, as far as the kernel takes it.  Called by the Flusher alone.
+
+        The lock is not held while the kernel copies: what is being sent stays at the head of the backlog, so that
+        others only append behind it.
+        """
         finished: list[Done] = []
-        with self._lock:
-            while self._backlog and not self.closed:
-                head = self._backlog[0]
-                if not isinstance(head, memoryview):
-                    finished.append(head)
-                    self._backlog.popleft()
-                    continue
-                vectors: list[memoryview] = []
-                for item in self._backlog:
-                    if not isinstance(item, memoryview) or len(vectors) == _MAX_VECTORS:
-                        break
-                    vectors.append(item)
-                try:
-                    sent = self._sock.sendmsg(vectors, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                except BlockingIOError:
-                    self._flusher.watch(self)
-                    break
-                except OSError:
+        while vectors := self._next_vectors(finished):
+            try:
+                sent = self._sock.sendmsg(vectors, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                self._flusher.watch(self)
+                break
+            except OSError:
+                sent = -1
+            with self._lock:
+                if self.closed or sent < 0:
                     self._backlog.clear()
+                    self._drained.set()
                     break
                 rest = _rest(tuple(vectors), sent)
                 for _ in vectors:
                     self._backlog.popleft()
                 self._backlog.extendleft(memoryview(buffer) for buffer in reversed(rest))
-            if not self._backlog:
-                self._drained.set()
         for done in finished:
             done()
+
+    def _next_vectors(self, finished: list[Done]) -> list[memoryview]:
+        """The buffers at the head of the backlog; callbacks before them are done and move to `finished`."""
+        vectors: list[memoryview] = []
+        with self._lock:
+            while self._backlog and not isinstance(done := self._backlog[0], memoryview):
+                finished.append(done)
+                self._backlog.popleft()
+            for item in self._backlog:
+                if not isinstance(item, memoryview) or len(vectors) == _MAX_VECTORS:
+                    break
+                vectors.append(item)
+            if not vectors:
+                self._drained.set()
+        return vectors
 
     def drain(self, seconds: float) -> bool:
         """Wait until everything sent so far is with the kernel."""
@@ -185,12 +196,6 @@ class Connection:
         body = bytearray(length)
         self.receive_exactly(memoryview(body))
         return decode_message(body)
-
-    def limit_unsent(self, nbytes: int) -> None:
-        """Let the socket take no more than this beyond what is on the network already; `send` queues the rest."""
-        if self._sock.family != socket.AF_UNIX:
-            with contextlib.suppress(OSError):
-                self._sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, nbytes)
 
     def finish_sending(self) -> None:
         """Half-close: the peer reads what was sent, then the end."""

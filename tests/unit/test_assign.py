@@ -261,7 +261,7 @@ def test_interleaving_is_even():
 
 
 def test_owners_of_equal_share_do_not_bunch_up_around_a_larger_one():
-    # With all the small ones together, every worker sends two partitions in a row to the large one, whose NIC then queues.
+    # Otherwise every worker sends two partitions in a row to the large one, whose NIC then queues.
     assert interleave({0: 1, 1: 1, 2: 1, 3: 1, 4: 2}) == [4, 0, 1, 4, 2, 3]
 
 
