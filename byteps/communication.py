@@ -20,8 +20,12 @@ from byteps.wire import HEADER, HEADER_NBYTES, Kind, ProtocolError
 _CREDIT_PARTITIONS: Final = 32
 _MIN_CREDIT_NBYTES: Final = 2 << 20
 _MAX_CREDIT_NBYTES: Final = 32 << 20
-# A reader that copied megabytes out could not receive meanwhile: the Flusher makes the connection full duplex.
+# From this size on a reader that copied partitions out could not receive meanwhile: the Flusher makes the connection
+# full duplex.  Below it, the order is kept down to the NIC.  The kernel shares the NIC equally among the sockets that
+# have data, so a service with twice the share of another would fall behind and the credit fill up with its partitions:
+# no socket may hold more than half a partition unsent, and nothing overtakes a frame that the kernel has not taken.
 _LARGE_NBYTES: Final = 256 << 10
+_MIN_UNSENT_NBYTES: Final = 32 << 10
 _RELAX_SECONDS: Final = 0.02
 # Held until the last answer is in, or the job failed: an Event costs ten times as much, and there may be 10,000.
 Pending = _thread.LockType
@@ -65,6 +69,7 @@ class CommunicationService:
         self._closed = False
         self._connections: dict[int, Connection] = {}
         self._pumping = threading.Lock()
+        self._untaken: list[int] = []  # the service of each small frame that the kernel has not taken as a whole
         self._next_relax = 0.0
 
     def add(self, service: int, name: str, connection: Connection) -> None:
@@ -73,10 +78,13 @@ class CommunicationService:
         threading.Thread(target=self._read, args=(service, connection), name=name, daemon=True).start()
 
     def tune(self, cut_nbytes: int) -> None:
-        """Fit the credit to the size of the partitions."""
+        """Fit the credit, and what a socket may hold back, to the size of the partitions."""
         if not self._fixed_credit:
             credit = min(max(_CREDIT_PARTITIONS * cut_nbytes, _MIN_CREDIT_NBYTES), _MAX_CREDIT_NBYTES)
             self._pipeline.credit_bytes = max(credit, cut_nbytes)
+        if cut_nbytes < _LARGE_NBYTES:
+            for connection in self._connections.values():
+                connection.limit_unsent(max(cut_nbytes // 2, _MIN_UNSENT_NBYTES))
 
     def submit(self, transfer: Transfer) -> None:
         """Queue a transfer; its tensor must have no other under way.  `pump` sends it."""
@@ -112,11 +120,11 @@ class CommunicationService:
 
     def pump(self) -> None:
         """Send what the credit allows.  One thread at a time; one that finds it busy leaves its work to the other."""
-        while self._pipeline.ready:
+        while self._pipeline.ready and not self._untaken:
             if not self._pumping.acquire(blocking=False):
                 return
             try:
-                while True:
+                while not self._untaken:
                     with self._lock:
                         frames = self._pipeline.take()
                     if not frames:
@@ -140,11 +148,21 @@ class CommunicationService:
                 HEADER.pack(Kind.PUSH, wire.DTYPE_CODES[spec.dtype], spec.op, task.round & 0xFFFFFFFF, key, end - start)
             )
             payloads.append(task.source[start:end])
+        if len(payloads[0]) >= _LARGE_NBYTES:
+            connection.send(headers[0], payloads[0], later=True)
+            return
+        self._untaken.append(service)
         if len(parts) == 1:
-            connection.send(headers[0], payloads[0], later=len(payloads[0]) >= _LARGE_NBYTES)
+            connection.send(headers[0], payloads[0], done=self._taken)
             return
         body = b"".join(headers + payloads)
-        connection.send(HEADER.pack(Kind.PUSH_BATCH, 0, 0, len(parts), 0, len(body)) + body)
+        connection.send(HEADER.pack(Kind.PUSH_BATCH, 0, 0, len(parts), 0, len(body)) + body, done=self._taken)
+
+    def _taken(self) -> None:
+        """The kernel has taken a frame, maybe a while after it was sent; in the thread that sent the end of it."""
+        self._untaken.pop()
+        if not self._untaken:
+            self.pump()
 
     def _read(self, service: int, connection: Connection) -> None:
         """Receive one service's answers into the results."""

@@ -25,6 +25,7 @@ from byteps.wire import (
 )
 
 _POLL_SECONDS: Final = 1.0
+_TCP_NOTSENT_LOWAT: Final = 25  # Linux; not in Python's socket module before 3.12
 # Buffers per sendmsg; Linux allows 1024.
 _MAX_VECTORS: Final = 64
 Done = Callable[[], None]
@@ -196,6 +197,12 @@ class Connection:
         body = bytearray(length)
         self.receive_exactly(memoryview(body))
         return decode_message(body)
+
+    def limit_unsent(self, nbytes: int) -> None:
+        """Let the socket take no more than this beyond what is on the network already; `send` queues the rest."""
+        if self._sock.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, nbytes)
 
     def finish_sending(self) -> None:
         """Half-close: the peer reads what was sent, then the end."""
