@@ -108,7 +108,7 @@ class Agreement:
         if ready and gone:
             raise Disagreement(
                 "stall",
-                f"worker {join(gone)} has left (shutdown) while {what} needs its contribution; "
+                f"rank {join(gone)} left (shutdown) while {what} needs its contribution; "
                 "every worker must submit the same tensors before it leaves",
             )
 

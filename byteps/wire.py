@@ -121,8 +121,6 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     address: str = ""  # where it listens for workers
     nic_bytes_per_s: float = 0.0  # 0: unknown
     local: bool = False  # the address is a loopback address
-    partition: str = ""
-    placement: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

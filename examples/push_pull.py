@@ -1,6 +1,6 @@
 """The smallest BytePS program: every worker contributes an array, every worker gets the sum.
 
-    byteps launch --workers 4 --servers 2 -- python examples/push_pull.py
+Run it: byteps launch --workers 4 --servers 2 -- python examples/push_pull.py
 """
 
 import numpy as np

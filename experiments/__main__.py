@@ -61,8 +61,12 @@ def _run(names: list[str], tier: Tier, results: Path) -> int:
     except (run.RunError, SpecError, LabError) as error:
         _fail(error)
     except KeyboardInterrupt:
-        print("experiments: interrupted; everything is cleaned up, the same command resumes", file=sys.stderr)
-        raise typer.Exit(130) from None
+        _interrupted()
+
+
+def _interrupted() -> NoReturn:
+    print("experiments: interrupted; everything is cleaned up, the same command resumes", file=sys.stderr)
+    raise typer.Exit(130)
 
 
 def _end(unfit: int) -> None:
@@ -83,8 +87,14 @@ def run_experiments(
 
 @app.command("reproduce")
 def reproduce(tier: TierOption = "reproduce", results: ResultsOption = RESULTS) -> None:
-    """Run all experiments that are missing, draw the figures, write the report."""
+    """Run all experiments and benchmarks that are missing, draw the figures, write the report."""
+    from experiments import bench
+
     unfit = _run(["all"], _tier(tier), results)
+    try:
+        unfit += bench.main(["all"], results / "raw", smoke=tier == "smoke", resume=True)
+    except KeyboardInterrupt:
+        _interrupted()
     draw_figures(results)
     write_report(results)
     _end(unfit)

@@ -5,7 +5,7 @@
     knee         the highest NIC rate that the software keeps up with (needs root, as every emulated cluster)
     footprint    import time, and the memory of a server
 
-Unlike `experiments run` it measures anew every time; the newest record of a case is the one that counts.
+Unlike `experiments run` it measures anew every time, unless it is told to resume; the newest record of a case counts.
 """
 
 import sys
@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from baselines import contenders
 from baselines.contenders import ROOT, Contender
-from experiments import bounds, footprint, here, knee, loopback, record, small_tensors
+from experiments import bounds, footprint, here, knee, loopback, provenance, record, small_tensors
 from experiments.bounds import Row
 from experiments.record import Case, Record
 from scripts.netns import LabError
@@ -31,6 +32,8 @@ class Benchmark:
     title: str
     experiment: str  # of its records
     cases: Callable[[], list[Case]]
+    smoke: Callable[[], list[Case]]  # the smallest that exercises the same code
+    contender: Callable[[str], Contender]
     execute: Callable[[Sequence[Case], Path, Tell], list[Record]]
     rows: Callable[[Sequence[Record]], list[Row]]
 
@@ -57,6 +60,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="1 worker, 1 server, 256 MiB over unshaped loopback, against a bare echo pair",
         experiment=loopback.NAME,
         cases=loopback.cases,
+        smoke=lambda: loopback.cases(blocks=1, iterations=1, nbytes=32 << 20, tier="smoke"),
+        contender=loopback.contender,
         execute=_on_this_machine(loopback.contender),
         rows=loopback.rows,
     ),
@@ -64,6 +69,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="10,000 tensors of 4 bytes, 4 workers, 2 servers, against gloo one by one",
         experiment=small_tensors.NAME,
         cases=small_tensors.cases,
+        smoke=lambda: small_tensors.cases(blocks=1, tensors=500, tier="smoke"),
+        contender=small_tensors.contender,
         execute=_on_this_machine(small_tensors.contender),
         rows=small_tensors.rows,
     ),
@@ -71,6 +78,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="the fastest NICs that BytePS keeps up with, n = k = 2, emulated on this machine",
         experiment=knee.NAME,
         cases=knee.cases,
+        smoke=lambda: knee.cases(rates=["0.2Gbit"], iterations=1, tier="smoke"),
+        contender=contenders.get,
         execute=knee.execute,
         rows=knee.rows,
     ),
@@ -78,6 +87,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="import time and memory",
         experiment=footprint.NAME,
         cases=footprint.cases,
+        smoke=lambda: footprint.cases(blocks=1, tier="smoke"),
+        contender=contenders.get,
         execute=footprint.execute,
         rows=footprint.rows,
     ),
@@ -110,12 +121,25 @@ def keep(results: Path) -> list[Path]:
 
 def _kept(folder: Path, benchmark: Benchmark) -> list[Record]:
     found, _ = record.read(folder / f"{benchmark.experiment}.jsonl")
-    known = {record.case_hash(case) for case in benchmark.cases()}
-    return [one for one in record.latest(found) if one.case_hash in known and not one.error]
+    latest = [one for one in record.latest(found) if not one.error]
+    for cases in (benchmark.cases(), benchmark.smoke()):
+        known = {record.case_hash(case) for case in cases}
+        if kept := [one for one in latest if one.case_hash in known]:
+            return kept
+    return []
 
 
-def main(names: Sequence[str], raw: Path = RAW) -> int:
-    """Run benchmarks and print their tables; 1 if a launch failed (a missed bound is a result), 2 for unknown names."""
+def _is_done(benchmark: Benchmark, case: Case, kept: Sequence[Record]) -> bool:
+    contender = benchmark.contender(case.contender)
+    version, code = contender.version(), provenance.code_of(contender)
+    return any(record.done(one, case, contender_version=version, code=code) for one in kept)
+
+
+def main(names: Sequence[str], raw: Path = RAW, *, smoke: bool = False, resume: bool = False) -> int:
+    """Run benchmarks and print their tables; 1 if a launch failed (a missed bound is a result), 2 for unknown names.
+
+    With `resume` a benchmark is skipped whose records are all there, of the code as it is now.
+    """
     wanted = list(BENCHMARKS) if list(names) == ["all"] else list(names)
     if unknown := [name for name in wanted if name not in BENCHMARKS]:
         print(f"experiments: no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}, all", file=sys.stderr)
@@ -124,8 +148,13 @@ def main(names: Sequence[str], raw: Path = RAW) -> int:
     for name in wanted:
         benchmark = BENCHMARKS[name]
         print(f"\n{name}: {benchmark.title}", flush=True)
+        cases = benchmark.smoke() if smoke else benchmark.cases()
+        kept, _ = record.read(raw / f"{benchmark.experiment}.jsonl")
+        if resume and all(_is_done(benchmark, case, kept) for case in cases):
+            print("its records are there", flush=True)
+            continue
         try:
-            records = benchmark.execute(benchmark.cases(), raw, lambda text: print(text, file=sys.stderr, flush=True))
+            records = benchmark.execute(cases, raw, lambda text: print(text, file=sys.stderr, flush=True))
         except LabError as error:
             print(f"not run: {error}", flush=True)
             continue

@@ -13,7 +13,7 @@ class Session(gloo_adapter.Session):
 
     def all_reduce(self, array: Any) -> Any:
         """Every element is a tensor."""
-        for tensor in torch.from_numpy(array).split(1):
+        for tensor in torch.from_numpy(array).unsqueeze(1):
             dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
         return array
 

@@ -74,7 +74,7 @@ def test_leaving_while_others_still_push_ends_the_job(tmp_path):
         assert all(code for name, code in codes.items() if name != "worker 1"), codes
         said = {text for rank in (0, 2) for text in errors(job.output(f"worker {rank}"))}
         assert len(said) == 1
-        assert said.pop().startswith("StallError: worker 1 has left (shutdown) while tensor 'steady' needs")
+        assert said.pop().startswith("StallError: rank 1 left (shutdown) while tensor 'steady' needs")
 
 
 def test_a_killed_worker_of_a_local_job_ends_it(tmp_path):

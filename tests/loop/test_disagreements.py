@@ -81,8 +81,8 @@ def test_a_barrier_that_a_rank_never_reaches_is_a_stall(tmp_path):
     "what, verdict",
     [
         ("outstanding", "PeerLostError: worker 2 left with 1 tensor(s) outstanding"),
-        ("absent", "StallError: worker 2 has left (shutdown) while tensor 'half' needs its contribution"),
-        ("absent from the barrier", "StallError: worker 2 has left (shutdown) while declare() needs its contribution"),
+        ("absent", "StallError: rank 2 left (shutdown) while tensor 'half' needs its contribution"),
+        ("absent from the barrier", "StallError: rank 2 left (shutdown) while declare() needs its contribution"),
     ],
 )
 def test_leaving_while_others_need_a_rank_is_an_error_on_them(tmp_path, what, verdict):

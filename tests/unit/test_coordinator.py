@@ -401,7 +401,7 @@ def test_waiting_for_a_tensor_of_a_rank_that_has_left_ends_at_once():
     }
     kind, text = verdict(job.say(10, Waiting(number=0, seconds=0.1, ready=(0,))))
     assert kind == "stall"
-    assert text.startswith("worker 1 has left (shutdown) while tensor 'w' needs its contribution; ")
+    assert text.startswith("rank 1 left (shutdown) while tensor 'w' needs its contribution; ")
 
 
 def test_a_barrier_after_a_rank_has_left_ends_at_once():
