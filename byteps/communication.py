@@ -21,9 +21,10 @@ _CREDIT_PARTITIONS: Final = 32
 _MIN_CREDIT_NBYTES: Final = 2 << 20
 _MAX_CREDIT_NBYTES: Final = 32 << 20
 # From this size on a reader that copied partitions out could not receive meanwhile: the Flusher makes the connection
-# full duplex.  Below it, the order is kept down to the NIC.  The kernel shares the NIC equally among the sockets that
-# have data, so a service with twice the share of another would fall behind and the credit fill up with its partitions:
-# no socket may hold more than half a partition unsent, and nothing overtakes a frame that the kernel has not taken.
+# full duplex.  Below it, and where shares differ, the order is kept down to the NIC.  The kernel shares the NIC equally
+# among the sockets that have data, so a service with twice the share of another would fall behind and the credit fill
+# up with its partitions: no socket may hold more than half a partition unsent, and nothing overtakes a frame that the
+# kernel has not taken.
 _LARGE_NBYTES: Final = 256 << 10
 _MIN_UNSENT_NBYTES: Final = 32 << 10
 _RELAX_SECONDS: Final = 0.02
@@ -68,13 +69,16 @@ class CommunicationService:
         self._active: dict[int, Transfer] = {}  # by tensor number
         self._closed = False
         self._connections: dict[int, Connection] = {}
+        self._shares: set[float] = set()
+        self._ordered = False  # whether nothing may overtake a frame that the kernel has not taken
         self._pumping = threading.Lock()
         self._untaken: list[int] = []  # the service of each small frame that the kernel has not taken as a whole
         self._next_relax = 0.0
 
-    def add(self, service: int, name: str, connection: Connection) -> None:
-        """A connection to a summation service."""
+    def add(self, service: int, name: str, share: float, connection: Connection) -> None:
+        """A connection to a summation service with this share of all bytes."""
         self._connections[service] = connection
+        self._shares.add(share)
         threading.Thread(target=self._read, args=(service, connection), name=name, daemon=True).start()
 
     def tune(self, cut_nbytes: int) -> None:
@@ -82,7 +86,8 @@ class CommunicationService:
         if not self._fixed_credit:
             credit = min(max(_CREDIT_PARTITIONS * cut_nbytes, _MIN_CREDIT_NBYTES), _MAX_CREDIT_NBYTES)
             self._pipeline.credit_bytes = max(credit, cut_nbytes)
-        if cut_nbytes < _LARGE_NBYTES:
+        self._ordered = cut_nbytes < _LARGE_NBYTES and len(self._shares) > 1
+        if self._ordered:
             for connection in self._connections.values():
                 connection.limit_unsent(max(cut_nbytes // 2, _MIN_UNSENT_NBYTES))
 
@@ -148,15 +153,15 @@ class CommunicationService:
                 HEADER.pack(Kind.PUSH, wire.DTYPE_CODES[spec.dtype], spec.op, task.round & 0xFFFFFFFF, key, end - start)
             )
             payloads.append(task.source[start:end])
-        if len(payloads[0]) >= _LARGE_NBYTES:
-            connection.send(headers[0], payloads[0], later=True)
-            return
-        self._untaken.append(service)
+        done = None
+        if self._ordered:
+            self._untaken.append(service)
+            done = self._taken
         if len(parts) == 1:
-            connection.send(headers[0], payloads[0], done=self._taken)
+            connection.send(headers[0], payloads[0], done=done, later=len(payloads[0]) >= _LARGE_NBYTES)
             return
         body = b"".join(headers + payloads)
-        connection.send(HEADER.pack(Kind.PUSH_BATCH, 0, 0, len(parts), 0, len(body)) + body, done=self._taken)
+        connection.send(HEADER.pack(Kind.PUSH_BATCH, 0, 0, len(parts), 0, len(body)) + body, done=done)
 
     def _taken(self) -> None:
         """The kernel has taken a frame, maybe a while after it was sent; in the thread that sent the end of it."""

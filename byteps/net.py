@@ -26,6 +26,9 @@ from byteps.wire import (
 
 _POLL_SECONDS: Final = 1.0
 _TCP_NOTSENT_LOWAT: Final = 25  # Linux; not in Python's socket module before 3.12
+# From this size on it pays to wait for a whole partition at once; the kernel must have room for what is waited for.
+_PATIENT_NBYTES: Final = 32 << 10
+_MAX_PATIENT_NBYTES: Final = 128 << 10
 # Buffers per sendmsg; Linux allows 1024.
 _MAX_VECTORS: Final = 64
 Done = Callable[[], None]
@@ -80,11 +83,14 @@ class Connection:
         self.closed = False
         self._drained = threading.Event()
         self._drained.set()
+        self._arrival = select.poll()
+        self._arrival.register(sock, select.POLLIN)
+        self._tcp = sock.family != socket.AF_UNIX
         sock.settimeout(None)
         # A kernel time-out instead of Python's: MSG_WAITALL needs a blocking socket.
         seconds = struct.pack("@ll", int(_POLL_SECONDS), 0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
-        if sock.family != socket.AF_UNIX:
+        if self._tcp:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if congestion_control:
                 # Many-to-one traffic with bbr, some systems' default, reached 0.57 to 0.81 of the optimum; cubic 0.97.
@@ -171,6 +177,8 @@ class Connection:
 
     def receive_exactly(self, view: memoryview) -> None:
         """Fill the view; waits without limit between messages, since silence is for the heartbeat to judge."""
+        if len(view) >= _PATIENT_NBYTES and self._tcp:
+            self._await(min(len(view), _MAX_PATIENT_NBYTES))
         while view:
             try:
                 count = self._sock.recv_into(view, len(view), socket.MSG_WAITALL)
@@ -183,6 +191,13 @@ class Connection:
             if count == 0:
                 raise ConnectionLost("connection closed")
             view = view[count:]
+
+    def _await(self, nbytes: int) -> None:
+        """Sleep until that much has arrived: MSG_WAITALL alone wakes the thread for every packet that does."""
+        with contextlib.suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
+            self._arrival.poll(_POLL_SECONDS * 1000)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def send_message(self, message: Message) -> None:
         self.send(encode_message(message))
@@ -200,7 +215,7 @@ class Connection:
 
     def limit_unsent(self, nbytes: int) -> None:
         """Let the socket take no more than this beyond what is on the network already; `send` queues the rest."""
-        if self._sock.family != socket.AF_UNIX:
+        if self._tcp:
             with contextlib.suppress(OSError):
                 self._sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, nbytes)
 
@@ -211,7 +226,7 @@ class Connection:
 
     @property
     def peer_host(self) -> str:
-        return str(self._sock.getpeername()[0]) if self._sock.family != socket.AF_UNIX else ""
+        return str(self._sock.getpeername()[0]) if self._tcp else ""
 
     @property
     def local_host(self) -> str:

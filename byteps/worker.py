@@ -121,7 +121,7 @@ class Worker:
                 sock = connect(host, port, self.settings.secret, self._link.deadline, what=service.name)
                 connection = Connection(sock, self._flusher, congestion_control=self.settings.congestion_control)
                 connection.send_message(wire.Hello(rank=self.rank, job=self._plan.job))
-            self._communication.add(index, service.name, connection)
+            self._communication.add(index, service.name, service.share, connection)
 
     # ---- the scheduler's messages, in the link's thread ----
 
