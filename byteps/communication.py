@@ -17,8 +17,8 @@ from byteps.pipeline import Pipeline, Task
 from byteps.wire import HEADER, HEADER_NBYTES, Kind, ProtocolError
 
 # In flight per worker: enough partitions for pushes and pulls to overlap, few enough that nothing queues up.
-_CREDIT_PARTITIONS: Final = 32
-_MIN_CREDIT_NBYTES: Final = 2 << 20
+_CREDIT_PARTITIONS: Final = 28
+_MIN_CREDIT_NBYTES: Final = 28 << 16
 _MAX_CREDIT_NBYTES: Final = 32 << 20
 # From this size on a reader that copied partitions out could not receive meanwhile: the Flusher makes the connection
 # full duplex.  Below it, and where shares differ, the order is kept down to the NIC.  The kernel shares the NIC equally
