@@ -229,3 +229,27 @@ def test_closing_wakes_the_reader_and_sending_afterwards_is_harmless(pair):
     theirs.send(b"nobody", done=lambda: None)
     with pytest.raises(ConnectionLost):
         theirs.receive_exactly(memoryview(bytearray(1)))
+
+
+def test_a_large_message_that_trickles_in_is_received_whole_and_the_small_one_behind_it_at_once(pair):
+    """Waiting for a whole partition must neither miss its end nor make a short message wait for more bytes."""
+    sender, receiver = pair
+    large, small = bytes(range(256)) * 512, b"short"
+
+    def trickle() -> None:
+        for start in range(0, len(large), 8192):
+            sender.send(large[start : start + 8192])
+            time.sleep(0.002)
+        sender.send(small)
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    started = time.monotonic()
+    buffer = bytearray(len(large))
+    receiver.receive_exactly(memoryview(buffer))
+    assert buffer == large
+    buffer = bytearray(len(small))
+    receiver.receive_exactly(memoryview(buffer))
+    assert buffer == small
+    thread.join()
+    assert time.monotonic() - started < 0.9  # less than one poll: nothing waited in vain
