@@ -55,5 +55,5 @@ size: ## lines of code per part
 	  printf '%-12s %6d lines\n' $$part $$(git ls-files "$$part/*.py" "$$part/**/*.py" | sort -u | xargs cat | wc -l); done
 
 clean:  ## remove the virtual environment, caches and new results (not results/reference)
-	rm -rf $(VENV) results/raw results/figures results/smoke results/REPORT.md
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache results/raw results/figures results/smoke results/REPORT.md
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

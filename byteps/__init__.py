@@ -65,3 +65,7 @@ def __getattr__(name: str) -> Any:
         value = globals()[name] = getattr(importlib.import_module("byteps.api"), name)  # once per name
         return value
     raise AttributeError(f"module 'byteps' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -77,7 +77,7 @@ class Agreement:
                 if theirs != spec:
                     odd = f"rank {rank} has" if rank != other else "and now has"
                     text = f"rank {other} has {theirs.describe()}, {odd} {spec.describe()}"
-                    raise Disagreement("mismatch", f"tensor {spec.name!r}: {text}")
+                    raise Disagreement("mismatch", f"tensor {spec.name!r}: {text} ({_difference(theirs, spec)})")
         for spec in specs:
             self._first_rank.setdefault(spec.name, rank)
 
@@ -125,3 +125,10 @@ class Agreement:
             return ""
         self._warned[what] = seconds
         return f"stall: {text}"
+
+
+def _difference(first: TensorSpec, second: TensorSpec) -> str:
+    """Which parts of two declarations of a name differ, in words."""
+    parts = {"shape": "shape", "dtype": "type", "op": "operation"}
+    odd = [word for name, word in parts.items() if getattr(first, name) != getattr(second, name)]
+    return f"{' and '.join(odd)} of a name must stay the same on every rank and in every call"

@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from byteps.errors import StartError
@@ -141,6 +142,26 @@ def prove_as_server(sock: socket.socket, secret: bytes) -> None:
             sock.sendall(b"-")
         raise NotAuthenticated("it has another job secret")
     sock.sendall(b"+" + _proof(secret, b"server", theirs, mine))
+
+
+def check_congestion_control(name: str) -> str:
+    """StartError if this kernel does not have it; a line for the user if only root may choose it here."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except PermissionError:
+            default = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+            return (
+                f"this user may not choose the congestion control {name} (BYTEPS_CONGESTION_CONTROL); {default} it is. "
+                f"Root allows it with: sysctl net.ipv4.tcp_allowed_congestion_control"
+            )
+        except OSError:
+            known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+            listed = known.read_text().strip() if known.exists() else "unknown"
+            raise StartError(
+                f"BYTEPS_CONGESTION_CONTROL={name!r} is not known to this kernel; it has: {listed}"
+            ) from None
+    return ""
 
 
 class Acceptor:

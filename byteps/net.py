@@ -94,7 +94,7 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if congestion_control:
                 # Many-to-one traffic with bbr, some systems' default, reached 0.57 to 0.81 of the optimum; cubic 0.97.
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # checked at the start, by `handshake.check_congestion_control`
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
         else:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)

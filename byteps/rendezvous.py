@@ -18,7 +18,7 @@ from typing import Final
 
 from byteps.coordinator import Coordinator, Exit, Log, Refuse, Send, Step
 from byteps.errors import StartError
-from byteps.handshake import Acceptor, connect, is_loopback, listen
+from byteps.handshake import Acceptor, check_congestion_control, connect, is_loopback, listen
 from byteps.net import Connection, ConnectionLost, Flusher
 from byteps.settings import Settings
 from byteps.version import VERSION
@@ -161,6 +161,8 @@ class Link:
         self._heard = time.monotonic()
         self._where = f"{settings.root_host}:{settings.root_port}"
         self._started = self._reported = time.monotonic()
+        if (notice := check_congestion_control(settings.congestion_control)) and not is_loopback(settings.root_host):
+            log(who, notice)
         sock = connect(
             settings.root_host,
             settings.root_port,

@@ -73,6 +73,7 @@ def _end(unfit: int) -> None:
     if unfit:
         print(f"experiments: {unfit} launches left no usable record; repeat the command to try again", file=sys.stderr)
         raise typer.Exit(1)
+    print("experiments: every launch has a verified record")
 
 
 @app.command("run")

@@ -35,21 +35,35 @@ def run(tmp_path, what: str, **environment: str) -> Roles:
 
 
 @pytest.mark.parametrize(
-    "what, text",
+    "what, part, text",
     [
-        ("shape", "tensor 'fc.weight': rank A has shape (5, 3) float32 sum, rank 2 has shape (3, 5) float32 sum"),
-        ("dtype", "tensor 'fc.weight': rank A has shape (10,) float32 sum, rank 2 has shape (10,) float64 sum"),
-        ("op", "tensor 'fc.weight': rank A has shape (10,) float32 sum, rank 2 has shape (10,) float32 average"),
-        ("later shape", "tensor 'agreed': rank A has shape (10,) float32 sum, rank 2 has shape (11,) float32 sum"),
-        ("names", "declare(): the name sets differ: 'c' is declared by rank 2, not by rank 0, 1"),
+        (
+            "shape",
+            "shape",
+            "tensor 'fc.weight': rank A has shape (5, 3) float32 sum, rank 2 has shape (3, 5) float32 sum",
+        ),
+        ("dtype", "type", "tensor 'fc.weight': rank A has shape (10,) float32 sum, rank 2 has shape (10,) float64 sum"),
+        (
+            "op",
+            "operation",
+            "tensor 'fc.weight': rank A has shape (10,) float32 sum, rank 2 has shape (10,) float32 average",
+        ),
+        (
+            "later shape",
+            "shape",
+            "tensor 'agreed': rank A has shape (10,) float32 sum, rank 2 has shape (11,) float32 sum",
+        ),
+        ("names", "", "declare(): the name sets differ: 'c' is declared by rank 2, not by rank 0, 1"),
     ],
 )
-def test_a_mismatch_is_one_text_everywhere_and_final(tmp_path, what, text):
+def test_a_mismatch_is_one_text_everywhere_and_final(tmp_path, what, part, text):
     job = run(tmp_path, what)
     (verdict,) = verdicts(job)
     kind, _, said = verdict.partition(": ")
     assert kind == "MismatchError"
-    assert said in texts(text)
+    advice = f" ({part} of a name must stay the same on every rank and in every call)" if part else ""
+    assert said.endswith(advice)
+    assert said.removesuffix(advice) in texts(text)
     assert all(code == 1 for code in job.codes.values()), job.codes
     assert said in job.output("server 0")
     assert said in job.output("scheduler")

@@ -63,3 +63,11 @@ def test_next_to_the_official_package_import_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "the official byteps 0.2.5 is installed in this environment" in done.stderr
     assert "pip uninstall byteps" in done.stderr
+
+
+def test_the_program_in_the_readme_runs() -> None:
+    program = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    command = [sys.executable, "-m", "byteps", "launch", "--workers", "2", "--", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("tensor([0.5000, 0.5000, 0.5000, 0.5000]) tensor([1., 1., 1., 1.])") == 2
