@@ -53,7 +53,7 @@ def push_pull(
     `name` identifies the tensor among workers; unnamed ones are matched by the order of the calls.  Give either
     op="average" | "sum" or average=True | False.  A higher priority is sent first.  Element types: float32, float64,
     float16, bfloat16 (ml_dtypes), int32, int64, uint8; 16-bit floats are summed in float32, an integer average is
-    the floor.
+    the floor.  A sum beyond the range of int64 wraps, one beyond that of a float is inf, as in numpy.
     """
     return synchronize(push_pull_async(array, name, average=average, op=op, priority=priority))
 
@@ -62,7 +62,7 @@ def push_pull_inplace(
     array: Array, name: str | None = None, *, average: bool | None = None, op: str | None = None, priority: int = 0
 ) -> Array:
     """As push_pull, with the result in `array` itself, which is returned."""
-    if not array.flags.writeable:
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
         raise ValueError(f"tensor {name!r}: the array is read-only; use push_pull, which returns a new one")
     return synchronize(_start(array, name, average, op, priority, inplace=True))
 
@@ -78,15 +78,23 @@ def _start(
     array: Array, name: str | None, average: bool | None, op: str | None, priority: int, *, inplace: bool
 ) -> Handle:
     session = current()
+    if inplace and not isinstance(array, np.ndarray):
+        raise TypeError(f"tensor {name!r} is a {type(array).__name__}; in place works on numpy arrays only")
     array = np.asarray(array)
-    dtype = DTYPE_NAMES.get(array.dtype) or array.dtype.name
-    spec = make_spec(name, array.shape, dtype, average, op)
+    spec = make_spec(name, array.shape, _dtype_name(array.dtype), average, op)
     if name is None:
         spec = session.claim_name(spec)
     source = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     result = source if inplace else np.empty(array.shape, array.dtype)
     pending = session.submit(spec, _bytes(source), _bytes(result), priority)
     return Handle(spec.name, pending, result, array if inplace and source is not array else None)
+
+
+def _dtype_name(dtype: Any) -> str:
+    if isinstance(dtype, np.dtype):
+        # Another byte order has the same name, and would be summed as garbage.
+        return DTYPE_NAMES.get(dtype) or (dtype.name if dtype.isnative else f"{dtype.name} of foreign byte order")
+    return str(dtype).removeprefix("torch.")
 
 
 def _bytes(array: Array) -> memoryview:
@@ -117,7 +125,7 @@ def declare(tensors: Mapping[str, Any], *, average: bool | None = None, op: str 
     iteration.
     """
     current().declare(
-        [make_spec(name, tuple(t.shape), np.dtype(t.dtype).name, average, op) for name, t in tensors.items()]
+        [make_spec(name, tuple(t.shape), _dtype_name(t.dtype), average, op) for name, t in tensors.items()]
     )
 
 

@@ -123,6 +123,11 @@ class CommunicationService:
         for connection in self._connections.values():
             connection.close()
 
+    def abandon(self) -> None:
+        """Let go of the sockets, in a forked child."""
+        for connection in self._connections.values():
+            connection.abandon()
+
     def pump(self) -> None:
         """Send what the credit allows.  One thread at a time; one that finds it busy leaves its work to the other."""
         while self._pipeline.ready and not self._untaken:

@@ -6,6 +6,7 @@ guardian process holds a pipe to the launcher and ends the groups if the launche
 
 import contextlib
 import ctypes
+import io
 import os
 import queue
 import secrets
@@ -181,6 +182,8 @@ def launch_local(settings: Settings, command: Sequence[str]) -> int:
         job_secret=settings.job_secret or secrets.token_hex(16),
     )
     job = Job()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a worker may print what this terminal's encoding has not
 
     def interrupted(number: int, frame: object) -> None:
         raise KeyboardInterrupt

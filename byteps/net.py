@@ -7,6 +7,7 @@ needs, and the data path has no copies and no hand-overs between threads.
 """
 
 import contextlib
+import os
 import select
 import socket
 import struct
@@ -54,6 +55,10 @@ class Flusher:
         if self._connections.pop(connection.fileno, None) is not None:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(connection.fileno)
+
+    def abandon(self) -> None:
+        """Let go of the epoll, in a forked child: it is shared with the parent and must not be changed."""
+        self._epoll.close()
 
     def watch(self, connection: "Connection") -> None:
         """Call `connection.flush` once, when it can send."""
@@ -231,6 +236,12 @@ class Connection:
     @property
     def local_host(self) -> str:
         return str(self._sock.getsockname()[0])
+
+    def abandon(self) -> None:
+        """Let go of the socket without shutting it down: it is the parent's, too."""
+        self.closed = True
+        with contextlib.suppress(OSError):
+            os.close(self._sock.detach())
 
     def close(self) -> None:
         """Also wakes a thread that is reading."""

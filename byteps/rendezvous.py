@@ -205,6 +205,10 @@ class Link:
         if self._handler is not None:
             self._handler(self.failure)
 
+    def abandon(self) -> None:
+        """Let go of the socket, in a forked child."""
+        self._connection.abandon()
+
     def close(self) -> None:
         self.finished.set()
         self._connection.drain(1.0)

@@ -81,8 +81,6 @@ class SummationService:
                 adopted = self._contribute(key, push, buffer[:nbytes].view(NUMPY_DTYPES[dtype]), buffer, None)
                 if adopted:
                     buffer = self._pool.take()
-                    if len(buffer) < nbytes:
-                        buffer = self._grow(nbytes)
             elif kind == Kind.PUSH_BATCH:
                 if not 0 < round_ <= wire.MAX_BATCH_COUNT or nbytes > wire.MAX_BATCH_BODY_NBYTES:
                     raise ProtocolError(f"a batch of {round_} entries and {nbytes} bytes")
@@ -96,7 +94,8 @@ class SummationService:
         """A larger partition than any before: pool buffers of that size from now on."""
         if nbytes > self._pool.nbytes:
             self._pool = BufferPool(nbytes)
-        return self._pool.take()
+        buffer = self._pool.take()
+        return buffer if len(buffer) >= nbytes else np.empty(nbytes, np.uint8)  # another thread had a smaller one
 
     def _check(self, dtype: int, op: int, nbytes: int, limit: int) -> None:
         if dtype >= len(NUMPY_DTYPES) or op > 1:

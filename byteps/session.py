@@ -4,6 +4,7 @@ The numpy and the torch API share it; they differ only in how they see a tensor'
 """
 
 import atexit
+import os
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class Session:
 
     def submit(self, spec: TensorSpec, source: memoryview, target: memoryview, priority: int) -> Pending | None:
         """Start a push_pull; None if it is complete already (one worker, or no bytes)."""
+        if not isinstance(priority, int):
+            raise BytePSError(f"tensor {spec.name!r}: priority={priority!r}; use a whole number, higher is sent first")
         if self.worker is None or spec.nbytes == 0:
             if source is not target:
                 target[:] = source
@@ -85,6 +88,17 @@ class Session:
 
 
 _session: Session | None = None
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child: the job is the parent's, and copies of its sockets would hide its death from its peers."""
+    global _session
+    if _session is not None and _session.worker is not None:
+        _session.worker.abandon()
+    _session = None
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def init(settings: Settings | None = None) -> None:
@@ -158,9 +172,15 @@ def make_spec(name: str | None, shape: tuple[int, ...], dtype: str, average: boo
         raise BytePSError(f"tensor {name!r}: element type {dtype} is not supported; use one of {', '.join(DTYPES)}")
     if op not in (None, "average", "sum"):
         raise BytePSError(f"tensor {name!r}: op={op!r} is none; use 'average' or 'sum'")
-    if average is not None and op is not None and average != (op == "average"):
+    if average is not None and average not in (True, False):
+        raise BytePSError(f"tensor {name!r}: average={average!r}; use True or False")
+    if average is not None and op is not None and bool(average) != (op == "average"):
         raise BytePSError(f"tensor {name!r}: average={average} contradicts op={op!r}; give one of them")
-    chosen = Op.SUM if op == "sum" or average is False else Op.AVERAGE
-    if name is not None and (not name or name.startswith("unnamed/")):
-        raise BytePSError(f"name {name!r} is not usable; give a non-empty name that does not begin with 'unnamed/'")
+    chosen = Op.SUM if op == "sum" or (average is not None and not average) else Op.AVERAGE
+    if name is not None:
+        if not isinstance(name, str) or not name or name.startswith("unnamed/"):
+            raise BytePSError(f"name {name!r} is not usable; give a non-empty str that does not begin with 'unnamed/'")
+        if name.encode(errors="ignore").decode() != name:
+            raise BytePSError(f"name {name!r} is not usable; it has characters that UTF-8 cannot encode")
+        name = str(name)  # numpy.str_ is a str, too
     return TensorSpec(name=name or "", shape=shape, dtype=dtype, op=chosen)

@@ -86,6 +86,10 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _host(text: str) -> str:
+    return text.strip("[]")  # [::1]
+
+
 def _text(text: str) -> str:
     return text
 
@@ -100,7 +104,7 @@ class Settings:
     """One process's configuration.  Each field is set by the variable it names."""
 
     role: Role = field(default="worker", metadata=_from("DMLC_ROLE", _role))
-    root_host: str = field(default="127.0.0.1", metadata=_from("DMLC_PS_ROOT_URI", _text))
+    root_host: str = field(default="127.0.0.1", metadata=_from("DMLC_PS_ROOT_URI", _host))
     root_port: int = field(default=9000, metadata=_from("DMLC_PS_ROOT_PORT", _port))
     num_workers: int = field(default=1, metadata=_from("DMLC_NUM_WORKER", _count))
     num_servers: int = field(default=0, metadata=_from("DMLC_NUM_SERVER", _count))

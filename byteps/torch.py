@@ -80,7 +80,12 @@ def _start(
     tensor: torch.Tensor, name: str | None, average: bool | None, op: str | None, priority: int, *, inplace: bool
 ) -> Handle:
     session = current()
-    tensor = tensor.detach()
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(
+            f"tensor {name!r} is a {type(tensor).__name__}; byteps.torch takes torch tensors, byteps numpy arrays"
+        )
+    original = tensor
+    tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.layout is not torch.strided:
         raise ValueError(f"tensor {name!r} is sparse ({tensor.layout}), which is not supported; pass tensor.to_dense()")
     spec = make_spec(name, tuple(tensor.shape), _dtype_name(tensor.dtype), average, op)
@@ -89,7 +94,7 @@ def _start(
     source = tensor.to("cpu").contiguous()
     received = source if inplace else torch.empty_like(source)
     pending = session.submit(spec, _bytes(source), _bytes(received), priority)
-    result = tensor if inplace else received if tensor.device.type == "cpu" else torch.empty_like(tensor)
+    result = original if inplace else received if tensor.device.type == "cpu" else torch.empty_like(tensor)
     return Handle(spec.name, pending, received, result)
 
 
@@ -113,7 +118,8 @@ def synchronize(handle: Handle) -> torch.Tensor:
     """
     current().finish(handle)
     if handle.result.data_ptr() != handle.received.data_ptr():
-        handle.result.copy_(handle.received)
+        with torch.no_grad():
+            handle.result.copy_(handle.received)
     return handle.result
 
 

@@ -53,6 +53,7 @@ class Worker:
         self._lock = threading.Lock()  # guards all that follows down to _outstanding; taken before the service's own
         self._tensors: dict[str, _Tensor] = {}
         self._unregistered: list[TensorSpec] = []
+        self._contradictions: list[Pending] = []
         self._registering = False
         self._tuned = False
         self._error: BytePSError | None = None
@@ -154,6 +155,7 @@ class Worker:
                 return
             self._error = error
             released = [transfer.pending for transfer in self._communication.stop()]
+            released += self._contradictions
             released += [pending for tensor in self._tensors.values() for *_, pending in tensor.waiting]
         for pending in released:
             pending.release()
@@ -210,7 +212,10 @@ class Worker:
                 tensor = self._tensors[spec.name] = _Tensor(spec)
             self._outstanding += 1
             pending = make_pending()
-            tensor.waiting.append((source, target, priority, pending))
+            if tensor.spec == spec:
+                tensor.waiting.append((source, target, priority, pending))
+            else:
+                self._contradictions.append(pending)  # it is never sent; the scheduler's verdict releases it
             if tensor.entry is None or tensor.spec != spec:
                 self._unregistered.append(spec)
                 self._send_declarations()
@@ -254,6 +259,12 @@ class Worker:
         if self._error is not None:
             for child in self._children:
                 child.kill()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's sockets, without a word on them and without its locks."""
+        self._link.abandon()
+        self._communication.abandon()
+        self._flusher.abandon()
 
     # ---- the communication service's word, in its threads ----
 
