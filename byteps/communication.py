@@ -27,7 +27,7 @@ _MAX_CREDIT_NBYTES: Final = 32 << 20
 # kernel has not taken.
 _LARGE_NBYTES: Final = 256 << 10
 _MIN_UNSENT_NBYTES: Final = 32 << 10
-_RELAX_SECONDS: Final = 0.02
+RELAX_SECONDS: Final = 0.02
 # Held until the last answer is in, or the job failed: an Event costs ten times as much, and there may be 10,000.
 Pending = _thread.LockType
 
@@ -108,7 +108,7 @@ class CommunicationService:
         now = time.monotonic()
         if now < self._next_relax:
             return
-        self._next_relax = now + _RELAX_SECONDS
+        self._next_relax = now + RELAX_SECONDS
         with self._lock:
             self._pipeline.relax()
         self.pump()

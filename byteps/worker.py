@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from byteps import wire
-from byteps.communication import CommunicationService, Pending, Transfer, make_pending
+from byteps.communication import RELAX_SECONDS, CommunicationService, Pending, Transfer, make_pending
 from byteps.errors import KINDS, BytePSError
 from byteps.handshake import connect, parse_address
 from byteps.net import Connection, Flusher
@@ -26,7 +26,6 @@ from byteps.wire import Message, TensorEntry, TensorSpec
 
 _VERDICT_SECONDS: Final = 5.0
 _WAIT_STEP_SECONDS: Final = 1.0
-_RELAX_STEP_SECONDS: Final = 0.02
 _SHUTDOWN_SECONDS: Final = 10.0
 
 
@@ -228,7 +227,7 @@ class Worker:
         """Until the transfer is complete; raises the job's error if it failed."""
         if pending.locked():
             self._communication.flush()
-        while not pending.acquire(timeout=_RELAX_STEP_SECONDS):
+        while not pending.acquire(timeout=RELAX_SECONDS):
             self.relax()  # a stall is ended by the scheduler, a death by its verdict; both release
         pending.release()
         if self._error is not None:

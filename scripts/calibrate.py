@@ -15,9 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from byteps.units import format_rate, parse_rate
 from scripts.lab import LabSpec, overload, star
@@ -63,10 +62,6 @@ class Calibration:
     def worst(self) -> Flow:
         """The flow furthest from what was expected."""
         return max(self.flows, key=lambda flow: abs(flow.ratio - 1))
-
-    def as_dict(self) -> dict[str, Any]:
-        flows = [{**asdict(flow), "ratio": flow.ratio} for flow in self.flows]
-        return {"seconds": self.seconds, "faithful": self.faithful, "flows": flows}
 
     def describe(self) -> str:
         low, high = min(flow.ratio for flow in self.flows), max(flow.ratio for flow in self.flows)

@@ -20,10 +20,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 GOOD_LATENESS_SECONDS, CPU_BOUND_LATENESS_SECONDS = 3e-3, 10e-3
 
@@ -49,9 +49,6 @@ class Fidelity:
         if self.lateness_p99_seconds <= GOOD_LATENESS_SECONDS:
             return "good"
         return "suspect" if self.lateness_p99_seconds <= CPU_BOUND_LATENESS_SECONDS else "cpu-bound"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "verdict": self.verdict}
 
 
 def wait_share(first_ns: Mapping[_Thread, int], last_ns: Mapping[_Thread, int], wall_seconds: float) -> float:
