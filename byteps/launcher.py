@@ -77,7 +77,7 @@ class Job:
     ) -> None:
         process = subprocess.Popen(
             command,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+            env={"PYTHONUNBUFFERED": "1", **os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

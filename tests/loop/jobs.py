@@ -46,11 +46,15 @@ def free_port() -> int:
 
 
 def plain_environment(extra: dict[str, str]) -> dict[str, str]:
-    """This process's environment without settings of BytePS or one hash seed for all, and these."""
+    """This process's environment without settings of BytePS or one hash seed for all, and these.
+
+    Output is buffered by line: unbuffered, the text and the end of a line are two writes, and a worker's service, which
+    shares the worker's output, may write between them.
+    """
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS_", "DMLC_", "PYTHONHASHSEED"))
     }
-    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | extra
+    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""} | extra
 
 
 @dataclass
@@ -105,7 +109,6 @@ class Roles:
             "DMLC_NUM_SERVER": str(servers),
             "BYTEPS_JOB_SECRET": secrets.token_hex(8),
             "BYTEPS_START_TIMEOUT": "60",
-            "PYTHONUNBUFFERED": "1",
         } | environment
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
