@@ -9,7 +9,9 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup tools reproduce smoke figures report bench test lint size clean
+PEERS := horovod mxnet tensorflow mpi
+
+.PHONY: help setup tools $(PEERS) reproduce smoke figures report bench test lint size clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  \1\t/' | expand -t 14
@@ -25,6 +27,14 @@ setup: $(STAMP)  ## create .venv and install what is missing
 
 tools: $(STAMP)
 	@scripts/setup_tools.sh
+
+$(PEERS): %: tools
+	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/install_$@.sh .peers/$@
+
+horovod:  ## install Horovod 0.28.1 into .peers/horovod (built once, minutes; the wheel is cached)
+mxnet:  ## install MXNet 1.9.1 into .peers/mxnet
+tensorflow:  ## install TensorFlow into .peers/tensorflow
+mpi:  ## install Open MPI and mpi4py into .peers/mpi
 
 reproduce: tools  ## run all experiments that are missing, draw the figures, write the report (under 25 minutes)
 	$(RUN) -m experiments reproduce --tier $(TIER)

@@ -1,7 +1,8 @@
 """The gradients of every contender, and the oracle they are checked against.
 
 Element i of rank r in iteration t is an integer of at most 1000 in magnitude, a hash of (i mod PERIOD, r, t).  Sums of
-integers below 2^24 are exact in fp32 in whatever order they are added, so the check needs no tolerance.  A value that
+integers below 2^24 are exact in fp32 in whatever order they are added, so the check needs no tolerance; for fp16, exact
+below 2^11, the integers are at most 100, which is enough for 20 ranks.  A value that
 depended on r and i linearly, or not at all, would hide swapped partitions and contributions counted twice.  PERIOD is a
 prime: cuts of partitions and chunks fall on round numbers of elements, so no misplaced piece lines up with the pattern.
 It also makes the oracle cheap: one period per rank is summed in float64, not the whole tensor.
@@ -13,13 +14,13 @@ from typing import Any
 import numpy as np
 
 PERIOD = 65521
-LARGEST = 1000
+LARGEST = {np.dtype(np.float32): 1000, np.dtype(np.float16): 100}
 _ROWS = 16  # periods compared at a time, so that the float64 copies stay small
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def pattern(rank: int, iteration: int) -> Array:
+def pattern(rank: int, iteration: int, largest: int) -> Array:
     """One period of the gradient of a rank: integers, as float64."""
     x = np.arange(PERIOD, dtype=np.uint64)
     x += np.uint64((rank + 1) * 0x9E3779B97F4A7C15 % 2**64) ^ np.uint64((iteration + 1) * 0xD1B54A32D192ED03 % 2**64)
@@ -27,28 +28,28 @@ def pattern(rank: int, iteration: int) -> Array:
         x ^= x >> np.uint64(shift)
         x *= np.uint64(factor)
     x ^= x >> np.uint64(31)
-    return (x % np.uint64(2 * LARGEST + 1)).astype(np.float64) - LARGEST
+    return (x % np.uint64(2 * largest + 1)).astype(np.float64) - largest
 
 
 def fill(array: Array, rank: int, iteration: int) -> None:
     """Write a rank's gradient into a flat array."""
-    row = pattern(rank, iteration).astype(array.dtype)
+    row = pattern(rank, iteration, LARGEST[array.dtype]).astype(array.dtype)
     whole = len(array) // PERIOD * PERIOD
     array[:whole].reshape(-1, PERIOD)[:] = row
     array[whole:] = row[: len(array) - whole]
 
 
-def expected_sum(size: int, iteration: int) -> Array:
+def expected_sum(size: int, iteration: int, largest: int) -> Array:
     """One period of the sum over ranks 0 .. size - 1, in float64."""
     total = np.zeros(PERIOD)
     for rank in range(size):
-        total += pattern(rank, iteration)
+        total += pattern(rank, iteration, largest)
     return total
 
 
 def largest_error(result: Array, size: int, iteration: int) -> float:
     """Largest |result - oracle| over all elements; NaN anywhere counts as infinite."""
-    oracle = expected_sum(size, iteration)
+    oracle = expected_sum(size, iteration, LARGEST[result.dtype])
     whole = len(result) // PERIOD * PERIOD
     rows = result[:whole].reshape(-1, PERIOD)
     worst = 0.0

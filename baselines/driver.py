@@ -2,15 +2,17 @@
 
 It talks with the orchestrator in JSON lines on its standard input and output, in lock-step:
 
-    worker   {"event": "started", "facts": {...}}            the contender is up; its start is not timed here
-    worker   {"event": "ready", "iteration": 0}              data of iteration 0 is written
-    parent   go                                              sent to all once all are ready: the barrier
-    worker   {"event": "done", "iteration": 0, "seconds": s} the call took s seconds on this rank's monotonic clock
-    ...                                                      ready, go, done for every iteration; the parent knows which
-                                                             of them are warm-ups
-    parent   check                                           sent to all once all are done, so that checking one rank's
-    worker   {"event": "checked", ..., "max_error": e}       sum does not slow down another rank's transfer
-    parent   stop
+    worker   {"event": "started", "facts": {...}}    the contender is up; its start is not timed here
+    parent   workload {"tensors": [...]}             what to synchronise from now on
+    worker   {"event": "declared"}
+    worker   {"event": "ready", "iteration": 0}      data of iteration 0 is written
+    parent   warm | go                               sent to all once all are ready: the barrier; a warm-up leaves the
+                                                     computation out
+    worker   {"event": "done", ..., "seconds": s}    the iteration took s seconds on this rank's monotonic clock
+    parent   check                                   sent to all once all are done, so that checking one rank's sum
+    worker   {"event": "checked", "max_error": e}    does not slow down another rank's transfer
+    ...                                              ready, warm or go, done, check, checked for every iteration
+    parent   workload {...} | stop                   instead of go
     worker   {"event": "stopped"}
 
 A sum is checked after every iteration against `baselines.data`.  The barrier is the parent's and outside the contender,
@@ -24,13 +26,13 @@ import importlib
 import json
 import os
 import sys
-import time
 import traceback
 from typing import Any, TextIO
 
 import numpy as np
 
-from baselines import data
+from baselines import data, replay, strategies
+from baselines.session import Array, Session, Tensor
 
 
 class Conversation:
@@ -44,39 +46,54 @@ class Conversation:
         self._out.write(json.dumps({"event": event, **fields}) + "\n")
         self._out.flush()
 
-    def hear(self, *allowed: str) -> str:
-        """The next word of the orchestrator; its end of file means that nobody waits for us any more."""
+    def hear(self, *allowed: str) -> tuple[str, str]:
+        """The next word of the orchestrator and what follows it; its end of file means that nobody waits for us."""
         line = self._into.readline()
         if not line:
             raise SystemExit("driver: the orchestrator is gone (end of standard input)")
-        word = line.strip()
+        word, _, rest = line.strip().partition(" ")
         if word not in allowed:
             raise SystemExit(f"driver: the orchestrator said {word!r}; expected one of {', '.join(allowed)}")
-        return word
+        return word, rest
 
 
-def serve(talk: Conversation, adapter: Any, *, rank: int, size: int, nbytes: int, settings: dict[str, str]) -> None:
-    """Start the contender, then iterate as the orchestrator says until it says stop."""
-    gradient = np.empty(nbytes // 4, dtype=np.float32)
-    session = adapter.start(rank=rank, size=size, settings=settings)
-    try:
-        talk.say("started", facts=session.facts())
+def arrays(tensors: list[Tensor]) -> tuple[Array, list[Array]]:
+    """One buffer for all gradients, so that all are filled and checked at once, and a view of it for each."""
+    kinds = {tensor.dtype for tensor in tensors}
+    if len(kinds) != 1:
+        raise ValueError(f"a workload has one element type, not {sorted(kinds)}")
+    ends = np.cumsum([tensor.numel for tensor in tensors])
+    flat = np.empty(int(ends[-1]), dtype=kinds.pop())
+    return flat, [flat[end - tensor.numel : end] for tensor, end in zip(tensors, ends.tolist(), strict=True)]
+
+
+def serve(talk: Conversation, session: Session, *, rank: int, size: int, one_by_one: bool) -> None:
+    """Workload after workload, iteration after iteration, as the orchestrator says, until it says stop."""
+    talk.say("started", facts=session.facts())
+    word, text = talk.hear("workload", "stop")
+    while word == "workload":
+        tensors = [Tensor(**fields) for fields in json.loads(text)["tensors"]]
+        flat, gradients = arrays(tensors)
+        session.declare(tensors, gradients)
+        talk.say("declared")
         iteration = 0
         while True:
-            data.fill(gradient, rank, iteration)
+            data.fill(flat, rank, iteration)
             talk.say("ready", iteration=iteration)
-            if talk.hear("go", "stop") == "stop":
+            word, text = talk.hear("warm", "go", "workload", "stop")
+            if word in ("workload", "stop"):
                 break
-            started = time.monotonic()
-            result = session.all_reduce(gradient)
-            seconds = time.monotonic() - started
+            if one_by_one:
+                seconds, sums = replay.iterate_one_by_one(session, tensors)
+            else:
+                seconds, sums = replay.iterate(session, tensors, compute=word == "go")
             talk.say("done", iteration=iteration, seconds=seconds)
             talk.hear("check")
-            talk.say("checked", iteration=iteration, max_error=data.largest_error(result, size, iteration))
+            for gradient, result in zip(gradients, sums, strict=True):
+                if result.ctypes.data != gradient.ctypes.data:
+                    gradient[:] = result
+            talk.say("checked", iteration=iteration, max_error=data.largest_error(flat, size, iteration))
             iteration += 1
-    finally:
-        session.close()
-    talk.say("stopped")
 
 
 def main() -> None:
@@ -84,7 +101,6 @@ def main() -> None:
     parser.add_argument("--adapter", required=True, help="module, e.g. baselines.adapters.gloo_adapter")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--size", type=int, required=True)
-    parser.add_argument("--nbytes", type=int, required=True)
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON object of strings, for the adapter")
     args = parser.parse_args()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -92,7 +108,14 @@ def main() -> None:
     talk = Conversation(out, sys.stdin)
     try:
         adapter = importlib.import_module(args.adapter)
-        serve(talk, adapter, rank=args.rank, size=args.size, nbytes=args.nbytes, settings=args.settings)
+        session = adapter.start(rank=args.rank, size=args.size, settings=args.settings)
+        try:
+            wrapped = strategies.wrap(session, args.settings)
+            one_by_one = args.settings.get("submit") == "one by one"
+            serve(talk, wrapped, rank=args.rank, size=args.size, one_by_one=one_by_one)
+        finally:
+            session.close()
+        talk.say("stopped")
     except Exception as error:
         traceback.print_exc()
         sys.stderr.flush()

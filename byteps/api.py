@@ -62,9 +62,7 @@ def push_pull_inplace(
     array: Array, name: str | None = None, *, average: bool | None = None, op: str | None = None, priority: int = 0
 ) -> Array:
     """As push_pull, with the result in `array` itself, which is returned."""
-    if isinstance(array, np.ndarray) and not array.flags.writeable:
-        raise ValueError(f"tensor {name!r}: the array is read-only; use push_pull, which returns a new one")
-    return synchronize(_start(array, name, average, op, priority, inplace=True))
+    return synchronize(push_pull_async_inplace(array, name, average=average, op=op, priority=priority))
 
 
 def push_pull_async(
@@ -72,6 +70,15 @@ def push_pull_async(
 ) -> Handle:
     """Start a push_pull; `synchronize` returns its result."""
     return _start(array, name, average, op, priority, inplace=False)
+
+
+def push_pull_async_inplace(
+    array: Array, name: str | None = None, *, average: bool | None = None, op: str | None = None, priority: int = 0
+) -> Handle:
+    """Start a push_pull whose result replaces the contents of `array`."""
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        raise ValueError(f"tensor {name!r}: the array is read-only; use push_pull, which returns a new one")
+    return _start(array, name, average, op, priority, inplace=True)
 
 
 def _start(

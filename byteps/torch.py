@@ -21,6 +21,7 @@ __all__ = [
     "poll",
     "push_pull",
     "push_pull_async",
+    "push_pull_async_inplace",
     "push_pull_inplace",
     "rank",
     "shutdown",
@@ -61,7 +62,7 @@ def push_pull_inplace(
     priority: int = 0,
 ) -> torch.Tensor:
     """As push_pull, with the result in `tensor` itself, which is returned."""
-    return synchronize(_start(tensor, name, average, op, priority, inplace=True))
+    return synchronize(push_pull_async_inplace(tensor, name, average=average, op=op, priority=priority))
 
 
 def push_pull_async(
@@ -74,6 +75,18 @@ def push_pull_async(
 ) -> Handle:
     """Start a push_pull; `synchronize` returns its result."""
     return _start(tensor, name, average, op, priority, inplace=False)
+
+
+def push_pull_async_inplace(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    *,
+    average: bool | None = None,
+    op: str | None = None,
+    priority: int = 0,
+) -> Handle:
+    """Start a push_pull whose result replaces the contents of `tensor`."""
+    return _start(tensor, name, average, op, priority, inplace=True)
 
 
 def _start(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baselines import contenders
-from baselines.contenders import ROOT, Contender
+from baselines.launch import ROOT, Contender
 from experiments import bounds, footprint, here, knee, loopback, provenance, record, small_tensors
 from experiments.bounds import Row
 from experiments.record import Case, Record

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from baselines.contenders import ROOT, Process
+from baselines.launch import ROOT, Process
 from scripts.netns import Lab
 
 STOP_SECONDS = 15.0  # for processes that end by themselves

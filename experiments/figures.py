@@ -24,7 +24,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from baselines.contenders import CONTENDERS, Contender
+from baselines.contenders import CONTENDERS
+from baselines.launch import Contender
 from byteps import theory
 from byteps.units import format_nbytes, format_rate
 from experiments import paper

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from baselines import contenders
-from baselines.contenders import Contender
+from baselines.launch import ROOT, Contender
 from experiments import here, record
 from experiments.bounds import Row
 from experiments.crew import LaunchError
@@ -86,9 +86,7 @@ def execute(wanted: Sequence[Case], raw: Path, tell: Callable[[str], None]) -> l
 
 def _import(blank: Record) -> Record:
     command = [sys.executable, "-c", _IMPORT]
-    done = subprocess.run(
-        command, cwd=contenders.ROOT, capture_output=True, text=True, check=True, timeout=_DEADLINE_SECONDS
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=_DEADLINE_SECONDS)
     seconds, with_torch = done.stdout.split()
     return _filled(blank, float(seconds), no_torch=with_torch == "0", facts={"import_seconds": seconds})
 
@@ -104,13 +102,13 @@ def _server(blank: Record) -> Record:
     started = time.monotonic()
     machine = here.ThisMachine()
     processes = [
-        machine.popen("scheduler", role, env={**environment, "DMLC_ROLE": "scheduler"}, cwd=contenders.ROOT),
-        machine.popen("server", role, env={**environment, "DMLC_ROLE": "server"}, cwd=contenders.ROOT),
+        machine.popen("scheduler", role, env={**environment, "DMLC_ROLE": "scheduler"}, cwd=ROOT),
+        machine.popen("server", role, env={**environment, "DMLC_ROLE": "server"}, cwd=ROOT),
         machine.popen(
             "worker",
             [*role, "--", sys.executable, "-c", _WORKER],
             env={**environment, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": "0"},
-            cwd=contenders.ROOT,
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         ),

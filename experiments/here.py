@@ -6,18 +6,21 @@ exact to the microsecond, before and after every timed transfer and not while da
 """
 
 import contextlib
+import json
 import os
 import secrets
 import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, cast
 
 import msgspec
 
-from baselines.contenders import Contender, Launch, Machine
+from baselines.launch import Contender, Launch, Machine
+from experiments import catalogue
 from experiments.crew import STOP_SECONDS, Crew, LaunchError
 from experiments.record import Case, OracleCheck, Record
 from experiments.run import blank_record
@@ -100,7 +103,6 @@ def run(case: Case, contender: Contender, *, logs: Path) -> Record:
             facts = crew.expect("started", seconds=START_SECONDS)[0].get("facts", {})
             startup = time.monotonic() - started
             result = msgspec.structs.replace(_iterate(case, here, crew, result), startup_seconds=startup, facts=facts)
-            crew.expect("ready", seconds=TRANSFER_SECONDS)
             crew.say("stop")
             crew.expect("stopped", seconds=STOP_SECONDS)
     except LaunchError as error:
@@ -117,8 +119,11 @@ def _iterate(case: Case, here: ThisMachine, crew: Crew, result: Record) -> Recor
     seconds: list[float] = []
     cpu, worst, checked = 0.0, 0.0, 0
     pids = [pid for pid in here.pids() if pid not in here.pids("scheduler")]
+    tensors = catalogue.of_case(case.workload, case.nbytes, case.scale, case.dilation)
+    crew.say("workload " + json.dumps({"tensors": [asdict(tensor) for tensor in tensors]}))
+    crew.expect("declared", seconds=START_SECONDS)
+    crew.expect("ready", seconds=TRANSFER_SECONDS)
     for iteration in range(case.warmups + case.iterations):
-        crew.expect("ready", seconds=TRANSFER_SECONDS)
         before = cpu_seconds(pids)
         crew.say("go")
         done = crew.expect("done", seconds=TRANSFER_SECONDS)
@@ -133,6 +138,7 @@ def _iterate(case: Case, here: ThisMachine, crew: Crew, result: Record) -> Recor
         checks = crew.expect("checked", seconds=TRANSFER_SECONDS)
         worst = max(worst, *(event["max_error"] for event in checks))
         checked += len(checks)
+        crew.expect("ready", seconds=TRANSFER_SECONDS)
     return msgspec.structs.replace(
         result,
         warmup_seconds=warmups,

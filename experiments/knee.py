@@ -71,7 +71,7 @@ def execute(wanted: Sequence[Case], raw: Path, tell: Callable[[str], None]) -> l
         with Lab(star(hosts)) as lab:
             before = run.calibrate_once(lab)
             logs = raw / "logs" / f"{blank.case_hash[:12]}-{time.time_ns()}"
-            outcome = launch.run(case, contender, lab, logs=logs, tell=lambda _: None)
+            (outcome,) = launch.run([case], contender, lab, logs=logs, tell=lambda _case, _doing: None)
             one = run.assemble(blank, outcome, before, run.calibrate_once(lab))
         record.append(raw / f"{NAME}.jsonl", one)
         records.append(one)

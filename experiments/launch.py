@@ -1,12 +1,13 @@
 """One launch: start a contender's processes on an emulated cluster, lead its workers through the iterations in
 lock-step, and bring home what they measured.
 
-The timed region of a rank is the contender's call alone (see `baselines.driver`).  The machine is watched while a
-timed transfer runs and at no other time: writing the data and checking the sums load the cores, and would be mistaken
-for a contender that starves.  The NIC counters are read before the first and after the last timed transfer; in between
-nothing but the contender sends.
+A launch may serve several cases, which differ in what is synchronised only; each has an outcome of its own.  The timed
+region of a rank is the iteration alone (see `baselines.replay`).  The machine is watched while a timed iteration runs
+and at no other time: writing the data and checking the sums load the cores, and would be mistaken for a contender that
+starves.  The NIC counters are read before the first and after the last timed iteration of a case; in between nothing
+but the contender sends.
 
-A launch that fails costs one record, not the run: its error comes back as an outcome.
+A launch that fails costs records, not the run: its error comes back in the outcomes that were not complete.
 """
 
 import contextlib
@@ -15,11 +16,12 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from baselines.contenders import PORT, Contender, Launch, Machine
+from baselines.launch import PORT, Contender, Launch, Machine
+from experiments import catalogue
 from experiments.crew import STOP_SECONDS, Crew, LaunchError
 from experiments.record import Case, Fidelity, NicBytes, NicCounters, OracleCheck
 from scripts.fidelity import Watch
@@ -43,7 +45,7 @@ class Outcome:
     nics: dict[str, NicBytes] = field(default_factory=dict)
     max_error: float = 0.0
     checked: int = 0
-    cpu_seconds: float = 0.0
+    cpu_seconds: dict[str, float] = field(default_factory=dict)  # by host
     watches: list[Watch] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     error: str = ""
@@ -84,51 +86,64 @@ def machines(case: Case, lab: Lab) -> tuple[tuple[Machine, ...], tuple[Machine, 
     return gpus, cpus, machine("scheduler")
 
 
-def run(case: Case, contender: Contender, lab: Lab, *, logs: Path, tell: Callable[[str], None]) -> Outcome:
-    """Run one launch; a failure is an outcome with its error, not an exception."""
-    outcome = Outcome()
+def run(
+    cases: Sequence[Case], contender: Contender, lab: Lab, *, logs: Path, tell: Callable[[Case, str], None]
+) -> list[Outcome]:
+    """Run one launch for all these cases; a failure is an outcome with its error, not an exception."""
+    outcomes = [Outcome() for _ in cases]
+    first = cases[0]
     assert contender.plan is not None
-    gpus, cpus, scheduler = machines(case, lab)
+    gpus, cpus, scheduler = machines(first, lab)
     launch = Launch(
         gpu_machines=gpus,
         cpu_machines=cpus,
         scheduler=scheduler,
-        nic_bytes_per_s=case.nic_bytes_per_s,
-        nbytes=case.nbytes,
-        settings=case.settings,
+        nic_bytes_per_s=first.nic_bytes_per_s,
+        nbytes=max(case.nbytes for case in cases),
+        settings=first.settings,
         secret=secrets.token_hex(16),
-        port=PORT + (case.block * 100 + case.position) % 1000,
+        port=PORT + (first.block * 100 + first.position) % 1000,
     )
     crew = Crew(lab, contender.plan(launch), logs)
+    finished = 0
+    error = ""
     try:
         started = time.monotonic()
         with crew:
-            tell("starting")
+            tell(first, "starting")
             facts = crew.expect("started", seconds=START_SECONDS)
-            outcome.startup_seconds = time.monotonic() - started
-            outcome.facts = {key: value for key, value in facts[0].get("facts", {}).items() if key != "rank"}
-            _iterate(case, lab, crew, outcome, tell)
-            crew.expect("ready", seconds=CHECK_SECONDS)
+            startup = time.monotonic() - started
+            for case, outcome in zip(cases, outcomes, strict=True):
+                outcome.startup_seconds = startup
+                outcome.facts = {key: value for key, value in facts[0].get("facts", {}).items() if key != "rank"}
+                _iterate(case, lab, crew, outcome, tell)
+                finished += 1
             crew.say("stop")
             crew.expect("stopped", seconds=STOP_SECONDS)
-    except LaunchError as error:
-        outcome.error = str(error)
+    except LaunchError as failure:
+        error = str(failure)
+    for outcome in outcomes[finished:] if finished < len(cases) else outcomes[-1:]:
+        outcome.error = error
     if crew.killed:
-        outcome.facts["killed at the end"] = ", ".join(crew.killed)
-    return outcome
+        outcomes[-1].facts["killed at the end"] = ", ".join(crew.killed)
+    return outcomes
 
 
-def _iterate(case: Case, lab: Lab, crew: Crew, outcome: Outcome, tell: Callable[[str], None]) -> None:
-    limit = SLACK_SECONDS + SLOWEST_FACTOR * case.nbytes / case.nic_bytes_per_s
+def _iterate(case: Case, lab: Lab, crew: Crew, outcome: Outcome, tell: Callable[[Case, str], None]) -> None:
+    tensors = catalogue.of_case(case.workload, case.nbytes, case.scale, case.dilation)
+    computation = max(tensor.ready_seconds for tensor in tensors) + sum(tensor.forward_seconds for tensor in tensors)
+    limit = SLACK_SECONDS + SLOWEST_FACTOR * case.nbytes / case.nic_bytes_per_s + computation
     before: dict[str, NicCounters] = {}
+    crew.say("workload " + json.dumps({"tensors": [asdict(tensor) for tensor in tensors]}))
+    crew.expect("declared", seconds=START_SECONDS)
+    crew.expect("ready", seconds=CHECK_SECONDS)
     for iteration in range(case.warmups + case.iterations):
         timed = iteration >= case.warmups
-        tell(f"iteration {iteration + 1} of {case.warmups + case.iterations}")
-        crew.expect("ready", seconds=CHECK_SECONDS)
+        tell(case, f"iteration {iteration + 1} of {case.warmups + case.iterations}")
         if timed and not before:
             before = _counters(lab)
         with _watched(lab, outcome) if timed else contextlib.nullcontext():
-            crew.say("go")
+            crew.say("go" if timed else "warm")
             done = crew.expect("done", seconds=limit)
         (outcome.seconds if timed else outcome.warmup_seconds).append(max(event["seconds"] for event in done))
         if iteration + 1 == case.warmups + case.iterations:
@@ -138,14 +153,16 @@ def _iterate(case: Case, lab: Lab, crew: Crew, outcome: Outcome, tell: Callable[
         checks = crew.expect("checked", seconds=CHECK_SECONDS)
         outcome.max_error = max(outcome.max_error, *(event["max_error"] for event in checks))
         outcome.checked += len(checks)
+        crew.expect("ready", seconds=CHECK_SECONDS)
 
 
 @contextlib.contextmanager
 def _watched(lab: Lab, outcome: Outcome) -> Iterator[None]:
-    cpu = _cpu_seconds(lab)
+    before = _cpu_seconds(lab)
     with Watch(lab.pids) as watch:
         yield
-    outcome.cpu_seconds += _cpu_seconds(lab) - cpu
+    for host, seconds in _cpu_seconds(lab).items():
+        outcome.cpu_seconds[host] = outcome.cpu_seconds.get(host, 0.0) + seconds - before.get(host, 0.0)
     outcome.watches.append(watch)
 
 
@@ -173,11 +190,12 @@ def _packets(lab: Lab, host: str) -> tuple[int, int]:
     return stats["tx"]["packets"], stats["rx"]["packets"]
 
 
-def _cpu_seconds(lab: Lab) -> float:
-    """User and system time of everything in the lab, finished children included."""
-    ticks = 0
+def _cpu_seconds(lab: Lab) -> dict[str, float]:
+    """User and system time of everything on each host, finished children included."""
+    seconds: dict[str, float] = {}
     for pid in lab.pids():
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(int(value) for value in fields[11:15])
-    return ticks / _TICKS_PER_SECOND
+            host = lab.host_of(pid)
+            seconds[host] = seconds.get(host, 0.0) + sum(int(value) for value in fields[11:15]) / _TICKS_PER_SECOND
+    return seconds

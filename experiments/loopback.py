@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from baselines.contenders import Contender, Launch, Process, driver_argv, get
+from baselines.contenders import get
+from baselines.launch import Contender, Launch, Process, driver_argv
 from experiments.bounds import Row
 from experiments.record import Case, Record
 from experiments.statistics import launch_seconds, paired_ratios

@@ -6,7 +6,7 @@ length by more than two, so an average over launches would mislead.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -55,26 +55,22 @@ class Display:
     def remaining_seconds(self) -> float:
         return self._left * (self._spent / self._guessed if self._guessed else 1.0)
 
-    def tell(self, case: Case) -> Callable[[str], None]:
-        """A function that shows what a launch is doing right now; plain output stays silent about it."""
-
-        def show(doing: str) -> None:
-            if self._bar:
-                left = f"about {self.remaining_seconds() / 60:.1f} min left"
-                self._bar.update(self._task, description=f"{case.title}: {doing} ({left})")
-
-        return show
+    def tell(self, case: Case, doing: str) -> None:
+        """Show what a launch is doing right now; plain output stays silent about it."""
+        if self._bar:
+            left = f"about {self.remaining_seconds() / 60:.1f} min left"
+            self._bar.update(self._task, description=f"{case.title}: {doing} ({left})")
 
     def note(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def launched(self, case: Case, record: Record, seconds: float, *, final: bool) -> None:
-        """One line for a finished launch; a launch that will be repeated does not count."""
+    def launched(self, record: Record, seconds: float, *, final: bool) -> None:
+        """One line for a case of a finished launch; one that will be repeated does not count."""
         number = self._finished + 1
-        self.note(f"[{number}/{self._total}] {case.title} ... {outcome_text(record)} {seconds:.1f} s")
+        self.note(f"[{number}/{self._total}] {record.case.title} ... {outcome_text(record)} {seconds:.1f} s")
         if final:
             self._finished += 1
-            guess = expected_seconds(case)
+            guess = expected_seconds(record.case)
             self._left -= guess
             self._spent += seconds
             self._guessed += guess

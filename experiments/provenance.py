@@ -7,7 +7,8 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from baselines.contenders import ROOT, Contender, source_files
+from baselines.contenders import source_files
+from baselines.launch import ROOT, Contender
 from experiments.record import code_hash
 
 _DISTRIBUTIONS = ("byteps-reproduction", "torch", "numpy", "msgspec", "ml_dtypes", "scipy")

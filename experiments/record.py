@@ -32,7 +32,7 @@ class RecordError(ValueError):
     """A record that this version cannot use; the text says what to do."""
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One point of an experiment in one block: everything that decides what is executed."""
 
     experiment: str
@@ -42,7 +42,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     n: int  # GPU machines (workers)
     k: int  # CPU machines (servers)
     nic_bytes_per_s: float  # shaped rate of every NIC, each way; 0 where no NIC is involved
-    nbytes: int  # gradient bytes per worker
+    nbytes: int  # gradient bytes per worker, of what is sent here
+    workload: str = "tensor"  # one tensor; "tensors:100": as many equal ones; else a model, e.g. "vgg16@fig4"
+    scale: float = 1.0  # every tensor of the model was divided by this
+    dilation: float = 1.0  # and its computation takes this many times as long
     warmups: int
     iterations: int  # timed iterations
     block: int
@@ -62,7 +65,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The case in a few words, for progress lines and errors."""
         knobs = "".join(f" {key}={value}" for key, value in sorted(self.settings.items()))
         machines = f" n={self.n} k={self.k}" if self.nic_bytes_per_s else ""
-        return f"{self.experiment} {self.contender}{machines}{knobs} block={self.block}"
+        workload = f" {self.workload}" if self.workload != "tensor" else ""
+        return f"{self.experiment} {self.contender}{workload}{machines}{knobs} block={self.block}"
 
 
 HEADER_BYTES = 66  # of a packet: 14 Ethernet, 20 IP, 32 TCP with timestamps
@@ -141,6 +145,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     nics: dict[str, NicBytes] = {}
     oracle: OracleCheck | None = None
     cpu_seconds: float = 0.0  # of the contender's processes during the timed iterations
+    cpu_seconds_by_host: dict[str, float] = {}
     idle_share: float = 0.0  # of the whole machine during the timed iterations
     fidelity: Fidelity = Fidelity()
     calibration_before: Calibration | None = None
@@ -176,7 +181,7 @@ def canonical_json(value: object) -> bytes:
 def case_hash(case: Case) -> str:
     """Identity of a case: SHA-256 of its canonical JSON without `position`."""
     fields = msgspec.to_builtins(case)
-    del fields["position"]
+    fields.pop("position", None)
     return hashlib.sha256(canonical_json(fields)).hexdigest()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from baselines.contenders import ROOT
+from baselines.launch import ROOT
 from experiments import bench, figures, record, report
 from experiments.analysis import load
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
-from baselines.contenders import CONTENDERS, ROOT
+from baselines.contenders import CONTENDERS
+from baselines.launch import ROOT
 from byteps.units import format_nbytes, format_rate
 from experiments import bench, paper
 from experiments.analysis import SOURCES, Loaded, Source, frame, load, traffic_deviation

@@ -12,21 +12,21 @@ record stays, and the next `run` tries again.
 
 import time
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
 from baselines import contenders
-from baselines.contenders import Contender
+from baselines.launch import ROOT, Contender
 from byteps.units import format_rate
-from experiments import adder, launch, provenance, record, spec
+from experiments import adder, catalogue, launch, provenance, record, spec
 from experiments.progress import Display, display
 from experiments.record import Calibration, Case, Record
 from scripts import calibrate
 from scripts.lab import CONGESTION_CONTROL, overload, star
 from scripts.netns import Lab, LabError, why_no_lab
 
-ROOT = contenders.ROOT
 CASES = ROOT / "experiments" / "cases"
 RAW = ROOT / "results" / "raw"
 CALIBRATION_SECONDS = 1.5
@@ -54,23 +54,51 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW) -> int:
     experiment = load(name)
     path = raw / f"{name}.jsonl"
     kept, bad = record.read(path)
-    cases = spec.expand(experiment, tier, uses_k=contenders.USES_K)
+    cases = cases_of(experiment, tier)
     missing = [case for case in cases if not _is_done(case, kept)]
-    with display(missing) as show:
+    there, not_run = _split(missing)
+    with display(there) as show:
         for line in bad:
             show.note(str(line))
-        show.note(f"{name}, tier {tier}: {len(missing)} of {len(cases)} launches to run, records in {path}")
-        if not missing:
-            return 0
+        show.note(f"{name}, tier {tier}: {len(missing)} of {len(cases)} cases to run, records in {path}")
 
         def keep(one: Record) -> None:
             record.append(path, one)
 
+        for reason in sorted({contenders.get(case.contender).missing() for case in not_run}):
+            show.note(f"not run: {reason}")
+        for case in not_run:
+            _note_not_run(case, experiment.provenance, kept, keep)
+        results: list[Record] = []
         if experiment.provenance == "measured":
-            results = [_run_here(case, keep, show) for case in missing]
+            results = [_run_here(case, keep, show) for case in there]
         else:
-            results = _run_in_lab(missing, raw / "logs", keep, show)
-    return len(missing) - len({one.case_hash for one in results if one.verified})
+            for _, cases_of_a_lab in groupby(there, key=lambda case: case.nic_bytes_per_s):
+                groups = spec.launches(experiment, list(cases_of_a_lab))
+                results += _run_in_lab(groups, raw / "logs", keep, show)
+    return len(there) - len({one.case_hash for one in results if one.verified})
+
+
+def cases_of(experiment: spec.Experiment, tier: spec.Tier) -> list[Case]:
+    """All cases of a tier; none if the experiment has no such tier."""
+    if tier not in experiment.tier:
+        return []
+    return spec.expand(experiment, tier, uses_k=contenders.USES_K, model_size=catalogue.model_size)
+
+
+def _split(cases: list[Case]) -> tuple[list[Case], list[Case]]:
+    """Those whose contender is installed, and the others."""
+    missing = {name: bool(contenders.get(name).missing()) for name in {case.contender for case in cases}}
+    return [case for case in cases if not missing[case.contender]], [case for case in cases if missing[case.contender]]
+
+
+def _note_not_run(case: Case, source: record.Provenance, kept: list[Record], keep: Callable[[Record], None]) -> None:
+    """A contender that is not installed leaves a record that says so, once, for its place in figures and tables."""
+    contender = contenders.get(case.contender)
+    error = f"not run: {contender.missing()}"
+    wanted = record.case_hash(case)
+    if not any(one.case_hash == wanted and one.error == error for one in kept):
+        keep(msgspec.structs.replace(blank_record(case, contender, source), error=error))
 
 
 def _is_done(case: Case, records: list[Record]) -> bool:
@@ -112,7 +140,7 @@ def _run_here(case: Case, keep: Callable[[Record], None], show: Display) -> Reco
     except (MemoryError, ValueError) as error:
         result = msgspec.structs.replace(blank, error=f"{type(error).__name__}: {error}")
     keep(result)
-    show.launched(case, result, time.monotonic() - started, final=True)
+    show.launched(result, time.monotonic() - started, final=True)
     return result
 
 
@@ -127,32 +155,38 @@ def cluster_of(cases: list[Case]) -> dict[str, float]:
     return dict.fromkeys([*names, "scheduler"], rate)
 
 
-def _run_in_lab(cases: list[Case], logs: Path, keep: Callable[[Record], None], show: Display) -> list[Record]:
+def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], None], show: Display) -> list[Record]:
+    """Launch after launch on one emulated cluster; the cases of a group share a launch."""
     if reason := why_no_lab():
         raise RunError(reason)
-    hosts = cluster_of(cases)
+    hosts = cluster_of([case for group in groups for case in group])
     plan = star(hosts)
     if reason := overload(plan, int(provenance.host()["cores"])):
         raise RunError(reason)
-    show.note(f"emulated cluster: {len(hosts)} machines, NICs of {format_rate(cases[0].nic_bytes_per_s)} each way")
+    show.note(f"emulated cluster: {len(hosts)} machines, NICs of {format_rate(max(hosts.values()))} each way")
     results: list[Record] = []
     with Lab(plan) as lab:
         before = _calibrate(lab, show)
-        for case in cases:
+        for group in groups:
+            left = group
             for attempt in range(ATTEMPTS):
                 started = time.monotonic()
-                blank = blank_record(case, contenders.get(case.contender), "emulated")
-                folder = logs / f"{blank.case_hash[:12]}-{time.time_ns()}"
-                outcome = launch.run(case, contenders.get(case.contender), lab, logs=folder, tell=show.tell(case))
-                show.tell(case)("calibrating")
+                contender = contenders.get(left[0].contender)
+                blanks = [blank_record(case, contender, "emulated") for case in left]
+                folder = logs / f"{blanks[0].case_hash[:12]}-{time.time_ns()}"
+                outcomes = launch.run(left, contender, lab, logs=folder, tell=show.tell)
+                show.tell(left[0], "calibrating")
                 after = _calibrate(lab, show)
-                result = assemble(blank, outcome, before, after)
+                made = [assemble(blank, one, before, after) for blank, one in zip(blanks, outcomes, strict=True)]
                 before = after
-                keep(result)
-                results.append(result)
-                final = attempt + 1 == ATTEMPTS or not result.correct or result.faithful
-                show.launched(case, result, time.monotonic() - started, final=final)
-                if final:
+                left = [one.case for one in made if one.correct and not one.faithful]
+                if attempt + 1 == ATTEMPTS:
+                    left = []
+                for one in made:
+                    keep(one)
+                    show.launched(one, (time.monotonic() - started) / len(made), final=one.case not in left)
+                results += made
+                if not left:
                     break
     return results
 
@@ -174,7 +208,8 @@ def assemble(blank: Record, outcome: launch.Outcome, before: Calibration, after:
         seconds=outcome.seconds if not outcome.error else [],
         nics=outcome.nics,
         oracle=outcome.oracle,
-        cpu_seconds=outcome.cpu_seconds,
+        cpu_seconds=sum(outcome.cpu_seconds.values()),
+        cpu_seconds_by_host=outcome.cpu_seconds,
         idle_share=outcome.idle_share,
         fidelity=fidelity,
         calibration_before=before,

@@ -8,11 +8,11 @@ over all_reduce is the yardstick for both.  A block is one launch of each, order
     one at a time    ours / gloo one by one    at most 1.5
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from baselines.contenders import Contender, Launch, Process, driver_argv, get
+from baselines.contenders import get
+from baselines.launch import Contender, Launch, Process
 from experiments.bounds import Row
 from experiments.record import Case, Record
 from experiments.statistics import launch_seconds, paired_ratios
@@ -34,7 +34,8 @@ def cases(*, blocks: int = 3, tensors: int = NUM_TENSORS, tier: str = "reproduce
                     experiment=NAME,
                     tier=tier,
                     contender=contender,
-                    settings={"tensors": str(tensors), "submit": submit},
+                    settings={"submit": submit},
+                    workload=f"tensors:{tensors}",
                     n=4,
                     k=2,
                     nic_bytes_per_s=0.0,
@@ -49,32 +50,16 @@ def cases(*, blocks: int = 3, tensors: int = NUM_TENSORS, tier: str = "reproduce
 
 
 def contender(name: str) -> Contender:
-    """BytePS or gloo with the adapter for many tensors."""
+    """BytePS without a NIC's rate, or gloo."""
     if name == "byteps":
-        usual = get("byteps")
-        return replace(
-            usual, plan=_plan_byteps, sources=(*usual.sources, "baselines/adapters/byteps_tensors_adapter.py")
-        )
-    usual = get("gloo-ring")
-    return replace(
-        usual, name="gloo", plan=_plan_gloo, sources=(*usual.sources, "baselines/adapters/gloo_tensors_adapter.py")
-    )
+        return replace(get("byteps"), plan=_plan_byteps)
+    return replace(get("gloo-ring"), name="gloo")
 
 
 def _plan_byteps(launch: Launch) -> list[Process]:
     plan = get("byteps").plan
     assert plan is not None
-    start = (sys.executable, "-m", "byteps", "launch")
-    return [
-        replace(
-            process,
-            env=without_nic(process.env),
-            argv=(*start, "--", *driver_argv("byteps_tensors_adapter", process.rank, launch, launch.settings))
-            if process.rank >= 0
-            else process.argv,
-        )
-        for process in plan(launch)
-    ]
+    return [replace(process, env=without_nic(process.env)) for process in plan(launch)]
 
 
 def without_nic(environment: Mapping[str, str]) -> dict[str, str]:
@@ -82,25 +67,12 @@ def without_nic(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name != "BYTEPS_NIC_RATE"}
 
 
-def _plan_gloo(launch: Launch) -> list[Process]:
-    plan = get("gloo-ring").plan
-    assert plan is not None
-    rendezvous = {"rendezvous": f"tcp://{launch.gpu_machines[0].address}:{launch.port}"}
-    return [
-        replace(
-            process,
-            argv=driver_argv("gloo_tensors_adapter", process.rank, launch, {**launch.settings, **rendezvous}),
-        )
-        for process in plan(launch)
-    ]
-
-
 def rows(records: Sequence[Record]) -> list[Row]:
     """Times per tensor, and the ratios within blocks."""
 
     def per_block(name: str, submit: str) -> dict[int, float]:
         return {
-            one.case.block: launch_seconds(one.seconds) / int(one.case.settings["tensors"])
+            one.case.block: launch_seconds(one.seconds) / (one.case.nbytes // 4)
             for one in records
             if one.verified and one.case.contender == name and one.case.settings["submit"] == submit
         }

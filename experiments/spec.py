@@ -7,12 +7,18 @@
     [[contender]]
     name = "byteps"
     settings = { partition = ["auto", "4096000"] }     # every combination of the lists is a line of its own
+    ks = [0, "n"]                    # instead of the tier's; also `nbytes`; `tiers` restricts it to those
     [tier.reproduce]
     blocks = 2
-    n = 8
-    ks = [0, 1, 2, 4, 8]
-    nbytes = ["64MiB"]
-    nic = "200Mbit"                  # left out where no NIC is involved
+    n = [2, 8]                       # GPU machines; one number, or several
+    ks = [0, 1, 2, 4, 8]             # CPU machines; "n": as many; what is more than n is left out
+    nbytes = ["64MiB"]               # one tensor of each of these sizes, or else
+    workloads = ["vgg16"]            # models to replay, each tensor divided by `scale`; or "tensors:100" with nbytes
+    scale = 256
+    nic = "200Mbit"                  # left out where no NIC is involved; several: one emulated cluster for each
+
+`one_launch = true`: one launch of a contender runs all sizes and workloads of a setting, one after the other; else each
+is a launch of its own.
 
 Blocks.  A block holds one launch of every contender and setting.  The order of contenders is rotated from block to
 block, and so is the order of their values of k, so that no contender always meets the warm or the cold machine.  What
@@ -20,8 +26,8 @@ does not depend on k runs once per block, recorded as k = 0.
 Pure: the caller reads the file and says which contenders depend on k.
 """
 
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Callable, Mapping
+from itertools import groupby, product
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -43,6 +49,9 @@ class ContenderChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     name: str
     settings: dict[str, list[str]] = {}
+    ks: list[int | Literal["n"]] = []  # empty: those of the tier, as for the next ones
+    nbytes: list[str] = []
+    tiers: list[Tier] = []
 
     def combinations(self) -> list[dict[str, str]]:
         keys = sorted(self.settings)
@@ -53,14 +62,22 @@ class TierSize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How much of the experiment one tier runs."""
 
     blocks: int  # launches of every contender and setting
-    n: int
-    ks: list[int]
-    nbytes: list[str]
-    nic: str = ""
+    n: int | list[int]
+    ks: list[int | Literal["n"]]
+    nbytes: list[str] = []
+    workloads: list[str] = msgspec.field(default_factory=lambda: ["tensor"])
+    scale: float = 1.0
+    nic: str | list[str] = ""
 
     @property
-    def nic_bytes_per_s(self) -> float:
-        return parse_rate(self.nic) if self.nic else 0.0
+    def ns(self) -> list[int]:
+        return [self.n] if isinstance(self.n, int) else self.n
+
+    @property
+    def nic_rates(self) -> list[float]:
+        """Bytes per second; 0 where no NIC is involved."""
+        texts = [self.nic] if isinstance(self.nic, str) else self.nic
+        return [parse_rate(text) if text else 0.0 for text in texts]
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,24 +89,37 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     warmups: int
     iterations: int
     contender: list[ContenderChoice]
+    one_launch: bool = False
     tier: dict[Tier, TierSize]
 
     def __post_init__(self) -> None:
         if not self.contender:
             raise ValueError("no [[contender]]: name at least one")
         for name, size in self.tier.items():
-            if size.blocks < 1 or size.n < 1 or not size.ks or not size.nbytes:
-                raise ValueError(f"tier.{name}: blocks, n, ks and nbytes must each hold at least one")
-            if min(size.ks) < 0 or max(size.ks) > size.n:
-                raise ValueError(f"tier.{name}.ks = {size.ks}: k must lie between 0 and n = {size.n}")
-            parse_nbytes_list(size.nbytes, key=f"tier.{name}.nbytes")
-            if self.provenance == "emulated" and size.nic_bytes_per_s <= 0:
+            if size.blocks < 1 or not size.ns or min(size.ns) < 1 or not size.ks or not size.workloads:
+                raise ValueError(f"tier.{name}: blocks, n, ks and workloads must each hold at least one")
+            numbers = [k for k in size.ks if k != "n"]
+            if numbers and (min(numbers) < 0 or max(numbers) > max(size.ns)):
+                raise ValueError(f"tier.{name}.ks = {size.ks}: k must lie between 0 and n = {max(size.ns)}, or be 'n'")
+            if bool(size.nbytes) == any(is_model(workload) for workload in size.workloads):
+                raise ValueError(
+                    f"tier.{name}: give nbytes for tensors, and none for models, whose size is their own; "
+                    f"nbytes = {size.nbytes}, workloads = {size.workloads}"
+                )
+            if size.nbytes:
+                parse_nbytes_list(size.nbytes, key=f"tier.{name}.nbytes")
+            if self.provenance == "emulated" and (not size.nic_rates or min(size.nic_rates) <= 0):
                 raise ValueError(f'tier.{name}.nic is missing: an emulated cluster needs a NIC rate, e.g. "200Mbit"')
 
     def size(self, tier: Tier) -> TierSize:
         if tier not in self.tier:
             raise SpecError(f"experiment {self.name} has no tier {tier!r}; it has {', '.join(sorted(self.tier))}")
         return self.tier[tier]
+
+
+def is_model(workload: str) -> bool:
+    """Whether the workload is a model to replay, not just tensors."""
+    return workload.partition(":")[0] not in ("tensor", "tensors")
 
 
 def parse_nbytes_list(texts: list[str], *, key: str) -> list[int]:
@@ -119,39 +149,79 @@ def _rotated(items: list[T], by: int) -> list[T]:
     return items[by:] + items[:by]
 
 
-def expand_block(experiment: Experiment, tier: Tier, block: int, *, uses_k: Mapping[str, bool]) -> list[Case]:
-    """The launches of one block, in the order in which they run."""
+ModelSize = Callable[[str, float, float], tuple[int, float]]
+"""(workload, scale, NIC rate) -> bytes and time dilation of the scaled model."""
+
+
+def expand_block(
+    experiment: Experiment, tier: Tier, block: int, *, uses_k: Mapping[str, bool], model_size: ModelSize
+) -> list[Case]:
+    """The cases of one block, in the order in which they run."""
     size = experiment.size(tier)
     cases: list[Case] = []
-    for contender in _rotated(experiment.contender, block):
-        if contender.name not in uses_k:
+    chosen = [choice for choice in experiment.contender if not choice.tiers or tier in choice.tiers]
+    for rate, choice in product(size.nic_rates, _rotated(chosen, block)):
+        if choice.name not in uses_k:
             raise SpecError(
-                f"experiment {experiment.name}: contender {contender.name!r} is not registered; "
+                f"experiment {experiment.name}: contender {choice.name!r} is not registered; "
                 f"registered are {', '.join(sorted(uses_k))}"
             )
-        ks = _rotated(size.ks, block) if uses_k[contender.name] else [0]
-        sizes = parse_nbytes_list(size.nbytes, key="nbytes")
-        for nbytes, settings, k in product(sizes, contender.combinations(), ks):
-            cases.append(
-                Case(
-                    experiment=experiment.name,
-                    tier=tier,
-                    contender=contender.name,
-                    settings=settings,
-                    n=size.n,
-                    k=k,
-                    nic_bytes_per_s=size.nic_bytes_per_s,
-                    nbytes=nbytes,
-                    warmups=experiment.warmups,
-                    iterations=experiment.iterations,
-                    block=block,
-                    position=len(cases),
-                )
-            )
+        for n, settings in product(size.ns, choice.combinations()):
+            wanted = [n if k == "n" else k for k in choice.ks or size.ks]
+            ks = list(dict.fromkeys(k for k in wanted if k <= n)) if uses_k[choice.name] and n > 1 else [0]
+            for k in _rotated(ks, block):
+                for workload, nbytes, dilation in _loads(choice, size, rate, model_size):
+                    cases.append(
+                        Case(
+                            experiment=experiment.name,
+                            tier=tier,
+                            contender=choice.name,
+                            settings=settings,
+                            n=n,
+                            k=k,
+                            nic_bytes_per_s=rate,
+                            nbytes=nbytes,
+                            workload=workload,
+                            scale=size.scale,
+                            dilation=dilation,
+                            warmups=experiment.warmups,
+                            iterations=experiment.iterations,
+                            block=block,
+                            position=len(cases),
+                        )
+                    )
     return cases
 
 
-def expand(experiment: Experiment, tier: Tier, *, uses_k: Mapping[str, bool]) -> list[Case]:
-    """All launches of a tier, block after block."""
+def _loads(choice: ContenderChoice, size: TierSize, rate: float, model_size: ModelSize) -> list[tuple[str, int, float]]:
+    """What one setting of a contender synchronises: workload, bytes, dilation."""
+    if size.nbytes:
+        sizes = parse_nbytes_list(choice.nbytes or size.nbytes, key="nbytes")
+        return [(workload, nbytes, 1.0) for workload, nbytes in product(size.workloads, sizes)]
+    return [(workload, *model_size(workload, size.scale, rate)) for workload in size.workloads]
+
+
+def _no_models(workload: str, _scale: float, _rate: float) -> tuple[int, float]:
+    raise SpecError(f"workload {workload!r} is a model, and no models are at hand")
+
+
+def expand(
+    experiment: Experiment, tier: Tier, *, uses_k: Mapping[str, bool], model_size: ModelSize = _no_models
+) -> list[Case]:
+    """All cases of a tier, block after block; one NIC rate after the other."""
     blocks = range(experiment.size(tier).blocks)
-    return [case for block in blocks for case in expand_block(experiment, tier, block, uses_k=uses_k)]
+    cases = [
+        case for block in blocks for case in expand_block(experiment, tier, block, uses_k=uses_k, model_size=model_size)
+    ]
+    return sorted(cases, key=lambda case: case.nic_bytes_per_s)
+
+
+def launches(experiment: Experiment, cases: list[Case]) -> list[list[Case]]:
+    """Which cases share a launch."""
+    if not experiment.one_launch:
+        return [[case] for case in cases]
+
+    def shared(case: Case) -> tuple[object, ...]:
+        return case.block, case.nic_bytes_per_s, case.contender, tuple(sorted(case.settings.items())), case.n, case.k
+
+    return [list(group) for _, group in groupby(cases, key=shared)]

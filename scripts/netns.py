@@ -94,6 +94,7 @@ class Lab:
         self._is_up = False
         self._processes: list[subprocess.Popen[bytes]] = []
         self._guardian: subprocess.Popen[bytes] | None = None
+        self._hosts: dict[int, str] = {}  # by the inode of its network namespace
 
     def __enter__(self) -> Self:
         self.up()
@@ -117,6 +118,7 @@ class Lab:
         except BaseException:
             self.down()
             raise
+        self._hosts = {os.stat(NETNS_DIR / self.namespace(name)).st_ino: name for name in self.spec.names}
         with self._lock:
             self._is_up = True
 
@@ -171,6 +173,14 @@ class Lab:
     def pids(self) -> list[int]:
         """Every live process on the lab's hosts, started by `popen` or by its children."""
         return processes_in(self.namespace(name) for name in self.spec.names)
+
+    def host_of(self, pid: int) -> str:
+        """The host on which a process runs; "" if it is gone or not in the lab."""
+        try:
+            inode = os.stat(f"/proc/{pid}/ns/net").st_ino
+        except OSError:
+            return ""
+        return self._hosts.get(inode, "")
 
     def counters(self, host: str) -> Counters:
         return self._read((host,))[host]

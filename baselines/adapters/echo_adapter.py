@@ -1,8 +1,9 @@
-"""The bare echo pair as a contender: one worker, whose sum is what it sent."""
+"""The bare echo pair as a contender: one worker and one tensor, whose sum is what was sent."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from baselines.echo import Client
+from baselines.session import Array, Tensor
 
 
 class Session:
@@ -11,10 +12,16 @@ class Session:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def all_reduce(self, array: Any) -> Any:
-        """There and back, in place, blocking."""
-        self._client.echo(memoryview(array).cast("B"))
-        return array
+    def declare(self, tensors: Sequence[Tensor], gradients: Sequence[Array]) -> None:
+        (self._gradient,) = gradients
+
+    def submit(self, index: int) -> None:
+        """Nothing: `wait` does it all, as a blocking call does."""
+
+    def wait(self, index: int) -> Array:
+        """There and back, in place."""
+        self._client.echo(self._gradient.data.cast("B"))
+        return self._gradient
 
     def facts(self) -> dict[str, str]:
         return {"congestion_control": self._client.congestion_control}

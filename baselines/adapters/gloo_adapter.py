@@ -1,14 +1,17 @@
-"""Ring all-reduce by torch.distributed's gloo back end.
+"""Ring all-reduce by torch.distributed's gloo back end, one tensor after the other in the order of their submission.
 
 The contender's plan names the interface (`GLOO_SOCKET_IFNAME`): left alone, gloo binds to what the host's name resolves
 to, which on many machines is loopback.  One torch thread per rank: the ranks share the cores of one machine.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from baselines.session import Array, Tensor
 
 DEADLINE = timedelta(seconds=300)
 
@@ -16,10 +19,20 @@ DEADLINE = timedelta(seconds=300)
 class Session:
     """An initialised process group."""
 
-    def all_reduce(self, array: Any) -> Any:
-        """The sum over ranks, in place, blocking."""
-        dist.all_reduce(torch.from_numpy(array), op=dist.ReduceOp.SUM)
-        return array
+    def __init__(self) -> None:
+        self._works: dict[int, Any] = {}
+
+    def declare(self, tensors: Sequence[Tensor], gradients: Sequence[Array]) -> None:
+        self._gradients = gradients
+        self._views = [torch.from_numpy(gradient) for gradient in gradients]
+
+    def submit(self, index: int) -> None:
+        self._works[index] = dist.all_reduce(self._views[index], op=dist.ReduceOp.SUM, async_op=True)
+
+    def wait(self, index: int) -> Array:
+        """In place."""
+        self._works.pop(index).wait()
+        return self._gradients[index]
 
     def facts(self) -> dict[str, str]:
         return {"torch": torch.__version__, "torch_threads": str(torch.get_num_threads())}

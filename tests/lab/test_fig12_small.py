@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from baselines.contenders import CONTENDERS, Contender, Launch, Process
+from baselines.contenders import CONTENDERS
+from baselines.launch import Contender, Launch, Process
 from experiments import analysis, launch, record, run
 from experiments.record import Case
 from scripts.lab import star
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.skipif(bool(why_no_lab()), reason=why_no_lab() or "-")
 
 SAY = "import json, sys, time\nsay = lambda **event: print(json.dumps(event), flush=True)\n"
 ONE_ITERATION = """
-say(event="started", facts={})
+say(event="started", facts={}); sys.stdin.readline()
+say(event="declared")
 say(event="ready", iteration=0); sys.stdin.readline()
 say(event="done", iteration=0, seconds=0.5); sys.stdin.readline()
 say(event="checked", iteration=0, max_error=float(sys.argv[1]))
@@ -65,7 +67,7 @@ def lab():
 
 
 def attempt(lab: Lab, tmp_path: Path, *programs: str) -> launch.Outcome:
-    outcome = launch.run(small("fake"), fake(*programs), lab, logs=tmp_path, tell=lambda _: None)
+    (outcome,) = launch.run([small("fake")], fake(*programs), lab, logs=tmp_path, tell=lambda _case, _doing: None)
     assert lab.pids() == []
     return outcome
 
@@ -94,7 +96,7 @@ def test_figure_12_runs_small_and_a_second_call_has_nothing_to_do(tmp_path, monk
     assert analysis.traffic_deviation(ours) < 0.01
     if all(one.verified for one in records):  # a busy machine repeats its launches
         assert run.run("fig12", "smoke", raw=tmp_path) == 0
-        assert "0 of 2 launches to run" in capsys.readouterr().out
+        assert "0 of 2 cases to run" in capsys.readouterr().out
 
 
 def test_a_contender_that_behaves_gives_its_samples(lab, tmp_path):
@@ -126,7 +128,7 @@ def test_a_server_that_dies_is_named(lab, tmp_path):
 def test_a_worker_that_hangs_costs_its_deadline_and_is_named(lab, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "SLACK_SECONDS", 0.5)
     monkeypatch.setattr(launch, "SLOWEST_FACTOR", 0.0)
-    ready = 'say(event="started", facts={}); say(event="ready", iteration=0);'
+    ready = 'say(event="started", facts={}); say(event="declared"); say(event="ready", iteration=0);'
     hangs = ready + 'print("stuck", file=sys.stderr); time.sleep(60)'
     outcome = attempt(lab, tmp_path, ONE_ITERATION, hangs)
     assert outcome.error.startswith("waited 0 s for 'done' from worker 1")
