@@ -1,16 +1,42 @@
 """The paper's own numbers, transcribed and cited; nothing here was measured by this project."""
 
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 FOLDER = Path(__file__).resolve().parent
 
 
-class Figure12(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    citation: str
+
+
+class Figure4(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Images per second of VGG-16 against k."""
+
+    n: int
+    k: list[int]
+    linear: float
+    byteps: list[float]
+    allreduce: list[float]
+    allreduce_bytescheduler: list[float]
+    ps: list[float]
+    ps_bytescheduler: list[float]
+
+
+class Figure9b(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Throughput of the adder in Gbit/s."""
+
+    cores: int
+    nic_gbps: float
+    fp16: float
+    fp32: float
+
+
+class Figure12(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Goodput in Gbit/s against k."""
 
-    citation: str
     n: int
     nic_goodput_gbps: float
     k: list[int]
@@ -20,19 +46,48 @@ class Figure12(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ps: list[float]
 
 
-class Figure9b(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Throughput of the adder in Gbit/s."""
+class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model of Figures 15 and 16: units per second for each number of GPUs."""
 
-    citation: str
-    cores: int
-    nic_gbps: float
-    fp16: float
-    fp32: float
+    unit: str
+    framework: str
+    linear: list[float]
+    allreduce: list[float]
+    byteps_k0: list[float]
+    byteps_kn: list[float]
+    ps: list[float] = []  # empty: the paper has no parameter server for this framework
 
 
-def fig12() -> Figure12:
-    return msgspec.toml.decode((FOLDER / "fig12.toml").read_bytes(), type=Figure12)
+class Figures15And16(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Training throughput against the number of machines."""
+
+    gpus_per_machine: int
+    gpus: list[int]
+    model: dict[str, Training]
+
+    @property
+    def machines(self) -> list[int]:
+        return [gpus // self.gpus_per_machine for gpus in self.gpus]
+
+
+_T = TypeVar("_T", bound=_Figure)
+
+
+def _read(name: str, kind: type[_T]) -> _T:
+    return msgspec.toml.decode((FOLDER / f"{name}.toml").read_bytes(), type=kind)
+
+
+def fig4() -> Figure4:
+    return _read("fig4", Figure4)
 
 
 def fig9b() -> Figure9b:
-    return msgspec.toml.decode((FOLDER / "fig9b.toml").read_bytes(), type=Figure9b)
+    return _read("fig9b", Figure9b)
+
+
+def fig12() -> Figure12:
+    return _read("fig12", Figure12)
+
+
+def fig15_16() -> Figures15And16:
+    return _read("fig15_16", Figures15And16)
