@@ -22,6 +22,7 @@ Standard library and numpy only; the adapter is imported by name and may need it
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -50,10 +51,10 @@ class Conversation:
         """The next word of the orchestrator and what follows it; its end of file means that nobody waits for us."""
         line = self._into.readline()
         if not line:
-            raise SystemExit("driver: the orchestrator is gone (end of standard input)")
+            raise RuntimeError("driver: the orchestrator is gone (end of standard input)")
         word, _, rest = line.strip().partition(" ")
         if word not in allowed:
-            raise SystemExit(f"driver: the orchestrator said {word!r}; expected one of {', '.join(allowed)}")
+            raise RuntimeError(f"driver: the orchestrator said {word!r}; expected one of {', '.join(allowed)}")
         return word, rest
 
 
@@ -108,19 +109,17 @@ def main() -> None:
     talk = Conversation(out, sys.stdin)
     try:
         adapter = importlib.import_module(args.adapter)
-        session = adapter.start(rank=args.rank, size=args.size, settings=args.settings)
-        try:
-            wrapped = strategies.wrap(session, args.settings)
-            one_by_one = args.settings.get("submit") == "one by one"
-            serve(talk, wrapped, rank=args.rank, size=args.size, one_by_one=one_by_one)
-        finally:
-            session.close()
+        session = strategies.wrap(adapter.start(rank=args.rank, size=args.size, settings=args.settings), args.settings)
+        one_by_one = args.settings.get("submit") == "one by one"
+        serve(talk, session, rank=args.rank, size=args.size, one_by_one=one_by_one)
+        session.close()
         talk.say("stopped")
-    except Exception as error:
+    except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()
-        talk.say("failed", error=f"{type(error).__name__}: {error}")
-        os._exit(1)  # a contender's threads may be stuck; nobody needs their clean end
+        with contextlib.suppress(BrokenPipeError):
+            talk.say("failed", error=f"{type(error).__name__}: {error}")
+        os._exit(1)  # nothing is closed: a contender that failed may be stuck, and its clean end is of no use
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ DRIVER = (
     "baselines/driver.py",
     "baselines/replay.py",
     "baselines/strategies.py",
+    "baselines/window.py",
     "baselines/session.py",
     "baselines/data.py",
     "baselines/launch.py",
