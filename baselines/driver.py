@@ -71,6 +71,7 @@ def arrays(tensors: list[Tensor]) -> tuple[Array, list[Array]]:
 def serve(talk: Conversation, session: Session, *, rank: int, size: int, one_by_one: bool) -> None:
     """Workload after workload, iteration after iteration, as the orchestrator says, until it says stop."""
     talk.say("started", facts=session.facts())
+    settle = getattr(session, "settle", None)  # of those whose sums are complete only when all ranks are done
     word, text = talk.hear("workload", "stop")
     while word == "workload":
         tensors = [Tensor(**fields) for fields in json.loads(text)["tensors"]]
@@ -90,6 +91,8 @@ def serve(talk: Conversation, session: Session, *, rank: int, size: int, one_by_
                 seconds, sums = replay.iterate(session, tensors, compute=word == "go")
             talk.say("done", iteration=iteration, seconds=seconds)
             talk.hear("check")
+            if settle:
+                sums = [settle(index) for index in range(len(tensors))]
             for gradient, result in zip(gradients, sums, strict=True):
                 if result.ctypes.data != gradient.ctypes.data:
                     gradient[:] = result
