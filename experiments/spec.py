@@ -15,6 +15,7 @@
     nbytes = ["64MiB"]               # one tensor of each of these sizes, or else
     workloads = ["vgg16"]            # models to replay, each tensor divided by `scale`; or "tensors:100" with nbytes
     scale = 256
+    real_nic = "10Gbit"              # of the cluster that the replay stands for; left out: the paper's
     nic = "200Mbit"                  # left out where no NIC is involved; several: one emulated cluster for each
 
 `one_launch = true`: one launch of a contender runs all sizes and workloads of a setting, one after the other; else each
@@ -68,6 +69,7 @@ class TierSize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workloads: list[str] = msgspec.field(default_factory=lambda: ["tensor"])
     scale: float = 1.0
     nic: str | list[str] = ""
+    real_nic: str = ""  # of the cluster that a replay stands for; left out: the paper's
 
     @property
     def ns(self) -> list[int]:
@@ -149,8 +151,8 @@ def _rotated(items: list[T], by: int) -> list[T]:
     return items[by:] + items[:by]
 
 
-ModelSize = Callable[[str, float, float], tuple[int, float]]
-"""(workload, scale, NIC rate) -> bytes and time dilation of the scaled model."""
+ModelSize = Callable[[str, float, float, float], tuple[int, float]]
+"""(workload, scale, NIC rate here, NIC rate there or 0 for the paper's) -> bytes and time dilation of the model."""
 
 
 def expand_block(
@@ -198,10 +200,11 @@ def _loads(choice: ContenderChoice, size: TierSize, rate: float, model_size: Mod
     if size.nbytes:
         sizes = parse_nbytes_list(choice.nbytes or size.nbytes, key="nbytes")
         return [(workload, nbytes, 1.0) for workload, nbytes in product(size.workloads, sizes)]
-    return [(workload, *model_size(workload, size.scale, rate)) for workload in size.workloads]
+    real = parse_rate(size.real_nic) if size.real_nic else 0.0
+    return [(workload, *model_size(workload, size.scale, rate, real)) for workload in size.workloads]
 
 
-def _no_models(workload: str, _scale: float, _rate: float) -> tuple[int, float]:
+def _no_models(workload: str, _scale: float, _rate: float, _real: float) -> tuple[int, float]:
     raise SpecError(f"workload {workload!r} is a model, and no models are at hand")
 
 

@@ -15,7 +15,7 @@ Pure: no I/O except reading a workload file, no clock, no randomness.
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -260,8 +260,7 @@ def replay(
 
 def single(nbytes: int) -> tuple[Tensor, ...]:
     """One fp32 tensor without times."""
-    (tensor,) = many(nbytes, 1)
-    return (replace(tensor, name=f"tensor/{nbytes}"),)
+    return many(nbytes, 1)
 
 
 def many(nbytes: int, count: int) -> tuple[Tensor, ...]:
@@ -270,9 +269,9 @@ def many(nbytes: int, count: int) -> tuple[Tensor, ...]:
     if rest or numel < count or count < 1:
         raise WorkloadError(f"{nbytes} bytes in {count} tensors: give each at least one element of 4 bytes")
     cuts = [numel * index // count for index in range(count + 1)]
-    names = [f"tensor/{nbytes}"] if count == 1 else [f"tensors/{nbytes}/{index}" for index in range(count)]
     return tuple(
-        Tensor(name=name, numel=cuts[index + 1] - cuts[index], dtype="float32") for index, name in enumerate(names)
+        Tensor(name=f"{count} of {nbytes}/{index}", numel=cuts[index + 1] - cuts[index], dtype="float32")
+        for index in range(count)
     )
 
 

@@ -275,7 +275,7 @@ def test_the_paper_sends_90_gbit_per_second_and_the_lab_what_headers_leave():
 
 def test_one_tensor_and_many_have_no_times_and_the_bytes_asked_for():
     (one,) = workloads.single(64)
-    assert (one.name, one.numel, one.ready_seconds, one.forward_seconds) == ("tensor/64", 16, 0.0, 0.0)
+    assert (one.name, one.numel, one.ready_seconds, one.forward_seconds) == ("1 of 64/0", 16, 0.0, 0.0)
     for text in ("63", "0"):
         with pytest.raises(WorkloadError, match="4 bytes"):
             workloads.single(int(text))
