@@ -10,7 +10,7 @@ import importlib.metadata
 from pathlib import Path
 
 from baselines.launch import ROOT, Contender
-from baselines.peers import byteps, torch
+from baselines.peers import byteps, horovod, mpi, torch
 
 CPU_ADDER = Contender(
     name="cpu-adder",
@@ -24,7 +24,14 @@ CPU_ADDER = Contender(
 )
 
 CONTENDERS: dict[str, Contender] = {
-    contender.name: contender for contender in (*byteps.CONTENDERS, *torch.CONTENDERS, CPU_ADDER)
+    contender.name: contender
+    for contender in (
+        *byteps.CONTENDERS,
+        *torch.CONTENDERS,
+        *horovod.CONTENDERS,
+        *mpi.CONTENDERS,
+        CPU_ADDER,
+    )
 }
 
 USES_K = {name: contender.uses_k for name, contender in CONTENDERS.items()}
