@@ -6,26 +6,35 @@ A launch is the median of its iterations.  With B' = B * 1448/1514, what TCP lea
     goodput_fraction   M / (t B')           comparable between NICs of any rate, and with the paper's 90 of 100 Gbit/s
     of_optimum         t_opt(n, k, B') / t  the share of the optimum that was reached
     of_ring_bound      2(n-1)M / (n B') / t
+    of_bound           the contender's own algorithm's time / t (see `bound_seconds`)
+    linear_seconds     backward + forward pass of a replayed model, dilated: an iteration that never waits
+    efficiency         linear_seconds / t   the share of linear scaling that was reached
+    core_seconds_per_gib   of all processes on a GPU machine, per GiB of gradients
 
 Launches that failed, summed wrongly or were not faithful stay in the table with `verified` false and without times, so
 that gaps can be shown; nothing averages over them.
 
 Records of a full run are read from `raw/`; where an experiment has none there, from `reference/` (a committed full
-run), and the figures and the report say so.
+run), and the figures and the report say so.  The experiment's own file says which contenders belong to it.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 
+from baselines.launch import ROOT, server_nbytes
 from byteps import assign, partition, theory
 from byteps.units import parse_nbytes
-from experiments import record
-from experiments.record import BadLine, Record
+from experiments import catalogue, lines, record, spec
+from experiments.record import BadLine, Case, Record
 from experiments.spec import TIERS
 from experiments.statistics import launch_seconds
+
+CASES = ROOT / "experiments" / "cases"
+NOT_RUN = "not run: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +47,7 @@ class Loaded:
     records: list[Record]  # the newest per case, of one tier
     attempts: list[Record]  # all of that tier: repetitions and failures too
     bad: list[BadLine]
+    expected: tuple[str, ...] = ()  # contenders that the experiment's file names for that tier
 
 
 Source = Literal["raw", "reference", "none"]
@@ -60,35 +70,80 @@ def load(results: Path, experiment: str, *, sources: tuple[Source, ...] = SOURCE
                     records=record.latest(attempts),
                     attempts=attempts,
                     bad=bad,
+                    expected=_expected(experiment, tier),
                 )
     return Loaded(experiment=experiment, tier="", source="none", records=[], attempts=[], bad=bad)
+
+
+def _expected(experiment: str, tier: str) -> tuple[str, ...]:
+    path = CASES / f"{experiment}.toml"
+    if not path.exists():
+        return ()
+    chosen = [choice.name for choice in spec.load(path).contender if not choice.tiers or tier in choice.tiers]
+    return tuple(dict.fromkeys(chosen))
+
+
+def absent(loaded: Loaded) -> dict[str, str]:
+    """Contender -> why it has no launch here and what to do; those that were never tried or are not installed."""
+    reasons = {}
+    for name in dict.fromkeys((*loaded.expected, *(one.case.contender for one in loaded.records))):
+        errors = [one.error for one in loaded.records if one.case.contender == name]
+        if not errors:
+            reasons[name] = "no record in this run; make reproduce adds what is missing"
+        elif all(error.startswith(NOT_RUN) for error in errors):
+            reasons[name] = errors[-1].removeprefix(NOT_RUN)
+    return reasons
+
+
+def attempted(records: list[Record]) -> list[Record]:
+    """Without the places of contenders that are not installed."""
+    return [one for one in records if not one.error.startswith(NOT_RUN)]
+
+
+def absent_text(reasons: dict[str, str]) -> str:
+    """One sentence per reason, for captions and tables; "" if nothing is missing."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(lines.label_of(name))
+    return " ".join(f"Not run: {', '.join(labels)} ({reason})." for reason, labels in by_reason.items())
 
 
 def frame(records: list[Record]) -> pd.DataFrame:
     """One row per launch."""
     table = pd.DataFrame([_row(one) for one in records], columns=list(_COLUMNS))
-    return table.astype({"verified": bool, "correct": bool})  # an empty table must be indexable by them too
+    return table.astype(
+        {"verified": bool, "correct": bool, "main": bool}
+    )  # an empty table must be indexable by them too
 
 
 _COLUMNS = (
-    *("experiment", "tier", "contender", "n", "k", "nic_bytes_per_s", "nbytes", "block", "provenance"),
-    *("partition", "dtype", "cores", "verified", "correct", "verdict", "error"),
-    *("seconds", "goodput", "goodput_fraction", "of_optimum", "of_ring_bound", "gbit_per_s"),
+    *("experiment", "tier", "contender", "line", "main", "strategy", "n", "k", "nic_bytes_per_s", "nbytes", "block"),
+    *("workload", "scale", "dilation", "provenance", "partition", "dtype", "cores"),
+    *("verified", "correct", "verdict", "error"),
+    *("seconds", "goodput", "goodput_fraction", "of_optimum", "of_ring_bound", "of_bound", "gbit_per_s"),
+    *("linear_seconds", "efficiency", "core_seconds_per_gib", "first_use_seconds"),
     *("startup_seconds", "idle_share", "cpu_seconds", "canary_p99_seconds", "least_link", "max_error"),
 )
 
 
 def _row(one: Record) -> dict[str, object]:
     case = one.case
+    line = lines.line_of(case.contender, case.settings)
     row: dict[str, object] = {
         "experiment": case.experiment,
         "tier": case.tier,
         "contender": case.contender,
+        "line": line.label,
+        "main": line.main,
+        "strategy": line.strategy,
         "n": case.n,
         "k": case.k,
         "nic_bytes_per_s": case.nic_bytes_per_s,
         "nbytes": case.nbytes,
         "block": case.block,
+        "workload": case.workload,
+        "scale": case.scale,
+        "dilation": case.dilation,
         "provenance": one.provenance,
         "partition": case.settings.get("partition", ""),
         "dtype": case.settings.get("dtype", ""),
@@ -98,6 +153,7 @@ def _row(one: Record) -> dict[str, object]:
         "verdict": one.fidelity.verdict,
         "error": one.error,
         "startup_seconds": one.startup_seconds,
+        "first_use_seconds": one.warmup_seconds[0] if one.warmup_seconds else float("nan"),
         "idle_share": one.idle_share,
         "cpu_seconds": one.cpu_seconds,
         "canary_p99_seconds": one.fidelity.canary_p99_seconds,
@@ -106,36 +162,97 @@ def _row(one: Record) -> dict[str, object]:
             default=float("nan"),
         ),
         "max_error": one.oracle.max_error if one.oracle else float("nan"),
+        "linear_seconds": linear_seconds(case),
     }
     if one.correct:
         seconds = launch_seconds(one.seconds)
         row |= {"seconds": seconds, "goodput": case.nbytes / seconds, "gbit_per_s": case.nbytes * 8e-9 / seconds}
+        row |= {"efficiency": linear_seconds(case) / seconds, "core_seconds_per_gib": core_seconds_per_gib(one)}
         payload_rate = case.nic_bytes_per_s * theory.TCP_PAYLOAD_FRACTION
         if payload_rate and case.n > 1:
             row |= {
                 "goodput_fraction": case.nbytes / seconds / payload_rate,
                 "of_optimum": theory.byteps_seconds(case.nbytes, case.n, case.k, payload_rate) / seconds,
                 "of_ring_bound": theory.ring_seconds(case.nbytes, case.n, payload_rate) / seconds,
+                "of_bound": bound_seconds(case) / seconds,
             }
     return row
 
 
+@lru_cache(maxsize=4096)
+def _linear(workload: str, nbytes: int, scale: float, dilation: float) -> float:
+    tensors = catalogue.of_case(workload, nbytes, scale, dilation)
+    return max(tensor.ready_seconds for tensor in tensors) + sum(tensor.forward_seconds for tensor in tensors)
+
+
+def linear_seconds(case: Case) -> float:
+    """Computation alone, backward and forward; not a number for bare tensors and for models unknown to this version."""
+    if not spec.is_model(case.workload):
+        return float("nan")
+    try:
+        return _linear(case.workload, case.nbytes, case.scale, case.dilation)
+    except ValueError:
+        return float("nan")
+
+
+def bound_seconds(case: Case) -> float:
+    """How long the contender's algorithm takes on these NICs if nothing else costs time; not a number without formula.
+
+    A GPU machine's NIC carries what the table of contenders says.  A parameter server's CPU machines carry n M / k,
+    which is more for k < n; BytePS balances both.
+    """
+    contender = lines.contender_of(case.contender)
+    payload_rate = case.nic_bytes_per_s * theory.TCP_PAYLOAD_FRACTION
+    if contender is None or contender.nic_nbytes is None or not payload_rate or case.n < 2:
+        return float("nan")
+    if contender.nic_nbytes is server_nbytes and case.k:
+        return theory.noncolocated_ps_seconds(case.nbytes, case.n, case.k, payload_rate)
+    return contender.nic_nbytes(case.n, case.k, case.nbytes) / payload_rate
+
+
+def ring_seconds(case: Case) -> float:
+    """All-reduce's bound for this case."""
+    return theory.ring_seconds(case.nbytes, case.n, case.nic_bytes_per_s * theory.TCP_PAYLOAD_FRACTION)
+
+
+def communication_bound(case: Case) -> bool:
+    """A replay whose computation is no longer than ring all-reduce takes for its gradients."""
+    return case.n > 1 and case.nic_bytes_per_s > 0 and linear_seconds(case) <= ring_seconds(case)
+
+
+def core_seconds_per_gib(one: Record) -> float:
+    """Core-seconds of everything that runs on a GPU machine, mean over them, per GiB of gradients."""
+    spent = [seconds for host, seconds in one.cpu_seconds_by_host.items() if host.startswith("gpu")]
+    if not spent:
+        return float("nan")
+    return sum(spent) / one.case.n / (one.case.iterations * one.case.nbytes / 2**30)
+
+
+def partition_nbytes(case: Case) -> int:
+    """The size of partitions that BytePS uses for this case."""
+    setting = case.settings.get("partition", "auto")
+    if setting == "auto":
+        return partition.auto_partition_bytes(case.nbytes, case.nic_bytes_per_s)
+    return parse_nbytes(setting)
+
+
 def planned_payload(one: Record) -> dict[str, int]:
-    """Host -> bytes that BytePS's plan makes it send, and as many receive, in one iteration."""
+    """Host -> bytes that BytePS's plan makes it send, and as many receive, in one iteration over a single tensor."""
     case = one.case
-    setting = case.settings["partition"]
-    size = (
-        partition.auto_partition_bytes(case.nbytes, case.nic_bytes_per_s)
-        if setting == "auto"
-        else parse_nbytes(setting)
-    )
-    parts = [nbytes for _, nbytes in partition.split(case.nbytes, 4, size)]
+    if case.workload != "tensor":
+        raise ValueError(f"{case.title}: the plan is worked out here for a single tensor only")
+    parts = [nbytes for _, nbytes in partition.split(case.nbytes, 4, partition_nbytes(case))]
     shares = assign.paper_shares(case.n, case.k).all
     owned = [0] * len(shares)
     for nbytes, owner in zip(parts, assign.place(parts, shares), strict=True):
         owned[owner] += nbytes
     hosts = [f"gpu{i}" for i in range(case.n)] + [f"cpu{i}" for i in range(case.k)]
     return dict(zip(hosts, theory.traffic_of_placement(owned, case.n, case.k), strict=True))
+
+
+def has_plan(one: Record) -> bool:
+    """Whether `traffic_deviation` can be told."""
+    return one.verified and one.case.contender == "byteps" and one.case.n > 1 and one.case.workload == "tensor"
 
 
 def traffic_deviation(one: Record) -> float:
@@ -145,3 +262,13 @@ def traffic_deviation(one: Record) -> float:
         for moved in (one.nics[host].payload_sent, one.nics[host].payload_received):
             worst = max(worst, abs(moved / one.case.iterations / planned - 1))
     return worst
+
+
+def payload_of_formula(one: Record) -> float:
+    """Payload that a GPU machine sends, mean over them, over what the contender's algorithm says (`nic_nbytes`)."""
+    contender = lines.contender_of(one.case.contender)
+    sent = [nic.payload_sent for host, nic in one.nics.items() if host.startswith("gpu")][: one.case.n]
+    if contender is None or contender.nic_nbytes is None or one.case.n < 2 or not sent:
+        return float("nan")
+    formula = contender.nic_nbytes(one.case.n, one.case.k, one.case.nbytes)
+    return sum(sent) / one.case.n / one.case.iterations / formula

@@ -1,0 +1,124 @@
+"""What a line of a figure or a row of a table is called and how it looks: contender, strategy, and knobs.
+
+    colour      the contender, the same everywhere
+    line, fill  the strategy: solid and full as the contender is, else see `STRATEGIES`
+    size        smaller for what is not the contender at its best: default knobs, or an intervention left out
+
+`knobs` says that the other settings are the result of the tuning ("tuned") or nobody's choice ("default"); then they do
+not show.  Without it they are part of the name, so that two settings are never taken for one line.
+Pure: no I/O.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from baselines.contenders import CONTENDERS
+from baselines.launch import Contender
+
+UNKNOWN_COLOUR = "0.5"
+OFFICIAL_PARTITION = "4096000"
+WITHOUT_CPU_MACHINES = "k = 0"
+AS_MANY_CPU_MACHINES = "k = n"
+
+LineStyle = str | tuple[float, tuple[float, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """How a strategy is drawn and called."""
+
+    suffix: str
+    linestyle: LineStyle
+    fillstyle: str
+
+
+STRATEGIES: Mapping[str, Style] = {
+    "plain": Style(suffix="", linestyle="-", fillstyle="full"),
+    "one-by-one": Style(suffix=", one by one", linestyle=(0, (1, 2.5)), fillstyle="bottom"),
+    "fused": Style(suffix=", fused", linestyle="-.", fillstyle="left"),
+    "scheduled": Style(suffix=" + ByteScheduler-like", linestyle=(0, (5, 2)), fillstyle="top"),
+}
+
+# Settings that are what a contender does anyway (here), and the words for those that deserve some.
+_USUAL = {"partition": "auto", "wait": "poll", "keys": "16", "strategy": "plain"}
+_ALWAYS_NAMED = {
+    ("partition", OFFICIAL_PARTITION): "4,096,000-byte partitions",
+    ("wait", "spin"): "spinning",
+    ("keys", "1"): "one key",
+}
+_NAMED_APART = frozenset({"strategy", "knobs", "dtype", "cores"})  # the last two are the CPU adder's axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """The looks of one line."""
+
+    contender: str
+    strategy: str
+    notes: tuple[str, ...]  # what else sets it apart from the contender at its best
+    k_text: str  # "" or the k that is part of its name
+    label: str
+    colour: str
+    marker: str
+    linestyle: LineStyle
+    fillstyle: str
+    uses_k: bool
+    spins: bool
+
+    @property
+    def main(self) -> bool:
+        """The contender as it is, at its best: what ratios and claims are about."""
+        return self.strategy == "plain" and not self.notes
+
+
+def contender_of(name: str) -> Contender | None:
+    """Nothing for one that this version does not know: its records are still shown."""
+    return CONTENDERS.get(name)
+
+
+def label_of(name: str) -> str:
+    contender = contender_of(name)
+    return contender.label if contender else name
+
+
+def colour_of(name: str) -> str:
+    contender = contender_of(name)
+    return contender.colour if contender else UNKNOWN_COLOUR
+
+
+def notes_of(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """What the settings change, in words, strategy apart."""
+    knobs = settings.get("knobs", "")
+    notes = []
+    for key, value in sorted(settings.items()):
+        if key in _NAMED_APART or _USUAL.get(key) == value:
+            continue
+        named = _ALWAYS_NAMED.get((key, value))
+        if named and not (knobs and key == "partition"):
+            notes.append(named)
+        elif not knobs:
+            notes.append(f"{key} {value}")
+    return (*notes, f"{knobs} knobs") if knobs not in ("", "tuned") else tuple(notes)
+
+
+def line_of(name: str, settings: Mapping[str, str], *, k_text: str = "") -> Line:
+    """The one place that names a line; `k_text` is for figures in which k is no axis, such as "k = n"."""
+    contender = contender_of(name)
+    strategy = settings.get("strategy", "plain")
+    style = STRATEGIES.get(strategy, Style(suffix=f", {strategy}", linestyle=":", fillstyle="full"))
+    if k_text == WITHOUT_CPU_MACHINES:
+        style = Style(suffix=style.suffix, linestyle=(0, (3, 1.5)), fillstyle="right")
+    notes = notes_of(settings)
+    return Line(
+        contender=name,
+        strategy=strategy,
+        notes=notes,
+        k_text=k_text,
+        label=label_of(name) + style.suffix + "".join(f", {note}" for note in (*notes, k_text) if note),
+        colour=colour_of(name),
+        marker=contender.marker if contender else "o",
+        linestyle=style.linestyle,
+        fillstyle=style.fillstyle,
+        uses_k=contender.uses_k if contender else True,
+        spins=contender.spins if contender else False,
+    )
