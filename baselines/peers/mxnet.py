@@ -1,0 +1,105 @@
+"""MXNet's KVStore over ps-lite: a scheduler, servers that sum, and workers.
+
+Its servers run where the cluster has CPU machines, else one on every GPU machine beside the worker; they are processes
+of the same Python package, told their role by variables.  Three contenders share the plan:
+
+    mxnet-sync    dist_sync without an optimizer: a pull returns the sum of this round
+    mxnet-p3      the same with its priority store: slices, sent in order of priority
+    mxnet-async   dist_async with an optimizer that adds: a pull returns what has arrived so far
+
+Settings: `keys` and `split` (a tensor of `split` bytes or more is handed over as `keys` keys; keys = 1 is MXNet left
+alone), `bigarray` (elements from which a key is spread over all servers), `slice` (elements, P3), `threads`, `call`
+("pushpull", as Gluon's trainer calls it, or "push+pull").
+"""
+
+from collections.abc import Mapping
+
+from baselines.environments import Environment
+from baselines.launch import DRIVER, Contender, Launch, Machine, Process, driver_argv, server_nbytes
+from byteps.units import parse_nbytes
+
+ENVIRONMENT = Environment(name="mxnet", label="MXNet", distribution="mxnet", version_wanted="1.9.1")
+CALLS = ("pushpull", "push+pull")
+_DEFAULTS = {"keys": "16", "split": "1MiB", "bigarray": "1000000", "slice": "40000", "threads": "1", "call": CALLS[0]}
+_SERVE = "import mxnet"  # in a process that is no worker, the import is the service and returns when the job is over
+
+
+def knobs(settings: Mapping[str, str]) -> dict[str, str]:
+    """All settings, checked, as plain numbers; what is not set has MXNet's own default, or ours for keys and split."""
+    known = {name: settings.get(name, default) for name, default in _DEFAULTS.items()}
+    known["split"] = str(parse_nbytes(known["split"]))
+    for name in ("keys", "bigarray", "slice", "threads"):
+        if not known[name].isdigit() or int(known[name]) < 1:
+            raise ValueError(f"mxnet: {name} = {known[name]!r}; it takes a whole number of at least 1")
+    if known["call"] not in CALLS:
+        raise ValueError(f"mxnet: call = {known['call']!r}; it takes one of {', '.join(CALLS)}")
+    return known
+
+
+def plan(launch: Launch, *, store: str, van: str) -> list[Process]:
+    """The processes of a job; `store` is the KVStore's type, `van` its transport ("" or "p3")."""
+    values = knobs(launch.settings)
+
+    def role(name: str, machine: Machine) -> dict[str, str]:
+        return {
+            "DMLC_ROLE": name,
+            "DMLC_PS_ROOT_URI": launch.scheduler.address,
+            "DMLC_PS_ROOT_PORT": str(launch.port),
+            "DMLC_NUM_SERVER": str(len(launch.servers)),
+            "DMLC_NUM_WORKER": str(len(launch.gpu_machines)),
+            "DMLC_NODE_HOST": machine.address,  # left alone, it takes the first interface that it finds
+            "MXNET_KVSTORE_BIGARRAY_BOUND": values["bigarray"],
+            "MXNET_KVSTORE_SLICE_THRESHOLD": values["slice"],
+            "OMP_NUM_THREADS": values["threads"],
+            "OMP_WAIT_POLICY": "PASSIVE",  # idle threads would spin on cores that the machines share
+            "MXNET_CPU_WORKER_NTHREADS": values["threads"],
+            **({"DMLC_PS_VAN_TYPE": van} if van else {}),
+        }
+
+    def service(name: str, kind: str, machine: Machine) -> Process:
+        argv = (ENVIRONMENT.python, "-c", _SERVE)
+        return Process(host=machine.host, name=name, argv=argv, env=role(kind, machine))
+
+    settings = {**launch.settings, **values, "store": store}
+    return [
+        service("scheduler", "scheduler", launch.scheduler),
+        *(service(f"server {index}", "server", machine) for index, machine in enumerate(launch.servers)),
+        *(
+            Process(
+                host=machine.host,
+                name=f"worker {rank}",
+                argv=driver_argv("mxnet_adapter", rank, launch, settings, python=ENVIRONMENT.python),
+                env=role("worker", machine),
+                rank=rank,
+            )
+            for rank, machine in enumerate(launch.gpu_machines)
+        ),
+    ]
+
+
+def _contender(name: str, label: str, colour: str, marker: str, *, store: str, van: str = "") -> Contender:
+    return Contender(
+        name=name,
+        label=label,
+        colour=colour,
+        marker=marker,
+        uses_k=True,
+        version=ENVIRONMENT.version,
+        sources=(
+            *DRIVER,
+            "baselines/environments.py",
+            "baselines/peers/mxnet.py",
+            "baselines/adapters/mxnet_adapter.py",
+            "scripts/install_mxnet.sh",
+        ),
+        plan=lambda launch: plan(launch, store=store, van=van),
+        missing=ENVIRONMENT.missing,
+        nic_nbytes=server_nbytes,
+    )
+
+
+CONTENDERS = (
+    _contender("mxnet-sync", "MXNet PS", "#56B4E9", "v", store="dist_sync"),
+    _contender("mxnet-p3", "MXNet PS + P3", "#E69F00", "^", store="dist_sync", van="p3"),
+    _contender("mxnet-async", "MXNet PS async", "#999999", "<", store="dist_async"),
+)
