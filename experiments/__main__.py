@@ -4,6 +4,7 @@ python -m experiments list
 python -m experiments run fig12 --tier reproduce     does what is missing; a second call resumes
 python -m experiments figures                        from records alone, into results/figures/
 python -m experiments report                         results/REPORT.md, and the claims table on the screen
+python -m experiments record-trace train.py:build --output mine.toml      your own training as a workload to replay
 """
 
 import signal
@@ -109,6 +110,26 @@ def run_benchmarks(
     from experiments import bench
 
     raise typer.Exit(bench.main(names or ["all"]))
+
+
+@app.command("record-trace")
+def record_trace(
+    target: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="FUNCTION(device) returns (model, step)")],
+    output: Annotated[Path, typer.Option(help="the workload file to write; its stem is the workload's name")],
+    iterations: Annotated[int, typer.Option(help="iterations of which the medians are taken")] = 10,
+    device: Annotated[str, typer.Option(help="what FUNCTION is given: cpu or cuda")] = "cpu",
+) -> None:
+    """Record your own PyTorch training as a workload that experiments can replay.
+
+    MODULE is a module or a .py file; step() runs one iteration, forward and backward.
+    """
+    from experiments import trace
+    from experiments.workloads import WorkloadError
+
+    try:
+        print(trace.record_to_file(target, output, iterations=iterations, device=device))
+    except (trace.TraceError, WorkloadError, OSError) as error:
+        _fail(error)
 
 
 @app.command("figures")
