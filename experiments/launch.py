@@ -104,7 +104,11 @@ def run(
         secret=secrets.token_hex(16),
         port=PORT + (first.block * 100 + first.position) % 1000,
     )
-    crew = Crew(lab, contender.plan(launch), logs)
+    try:
+        processes = contender.plan(launch)
+    except ValueError as refused:  # a setting that the contender does not take
+        return [Outcome(error=str(refused)) for _ in cases]
+    crew = Crew(lab, processes, logs)
     finished = 0
     error = ""
     try:
