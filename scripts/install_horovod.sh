@@ -93,11 +93,12 @@ END
   jobs=$(nproc)
   memory=$(awk '/^MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo) # a compiler takes up to 2 GiB
   ((memory >= jobs)) || jobs=$((memory > 0 ? memory : 1))
+  # pip's own cache of built wheels does not know for which torch one was built.
   step "building the wheel with $jobs compilers at a time (3 to 12 minutes, once)" \
     env CXX="$temporary/c++" MAKEFLAGS="-j$jobs" PATH="$environment/bin:$PATH" \
     HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
     HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO \
-    "${pip[@]}" wheel -v --no-deps --no-build-isolation --no-binary horovod -w "$temporary/wheel" "$horovod"
+    "${pip[@]}" wheel -v --no-cache-dir --no-deps --no-build-isolation --no-binary horovod -w "$temporary/wheel" "$horovod"
   mkdir -p "$wheels"
   cp "$temporary"/wheel/*.whl "$wheels/.$$"
   mv "$wheels/.$$" "$wheels/$(basename "$temporary"/wheel/*.whl)" # at once, whoever else is at it
