@@ -55,6 +55,8 @@ class Counters:
 
     tx_bytes: int
     rx_bytes: int
+    tx_packets: int  # a GSO packet is one
+    rx_packets: int
     tx_wire_bytes: int
     rx_wire_bytes: int
     dropped_packets: int
@@ -203,6 +205,8 @@ class Lab:
             result[host] = Counters(
                 tx_bytes=link["stats64"]["tx"]["bytes"],
                 rx_bytes=link["stats64"]["rx"]["bytes"],
+                tx_packets=link["stats64"]["tx"]["packets"],
+                rx_packets=link["stats64"]["rx"]["packets"],
                 tx_wire_bytes=sent["bytes"],
                 rx_wire_bytes=received["bytes"],
                 dropped_packets=sent["drops"] + received["drops"],
