@@ -10,7 +10,7 @@ import importlib.metadata
 from pathlib import Path
 
 from baselines.launch import ROOT, Contender
-from baselines.peers import byteps, horovod, mpi, torch
+from baselines.peers import byteps, horovod, mpi, mxnet, torch
 
 CPU_ADDER = Contender(
     name="cpu-adder",
@@ -30,6 +30,7 @@ CONTENDERS: dict[str, Contender] = {
         *torch.CONTENDERS,
         *horovod.CONTENDERS,
         *mpi.CONTENDERS,
+        *mxnet.CONTENDERS,
         CPU_ADDER,
     )
 }
