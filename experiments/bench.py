@@ -1,6 +1,6 @@
 """`python -m experiments bench`: the benchmarks that have a bound, each a table and a record per launch.
 
-    loopback     one worker and one server against a bare echo pair
+    loopback     one worker and one server against a bare echo pair and MXNet
     small        10,000 tensors of 4 bytes against gloo
     knee         the highest NIC rate that the software keeps up with (needs root, as every emulated cluster)
     footprint    import time, and the memory of a server
@@ -57,7 +57,7 @@ def _on_this_machine(contender: Callable[[str], Contender]) -> Callable[[Sequenc
 
 BENCHMARKS: dict[str, Benchmark] = {
     "loopback": Benchmark(
-        title="1 worker, 1 server, 256 MiB over unshaped loopback, against a bare echo pair",
+        title="1 worker, 1 server, 256 MiB over unshaped loopback, against a bare echo pair and MXNet",
         experiment=loopback.NAME,
         cases=loopback.cases,
         smoke=lambda: loopback.cases(blocks=1, iterations=1, nbytes=32 << 20, tier="smoke"),
@@ -135,6 +135,15 @@ def _is_done(benchmark: Benchmark, case: Case, kept: Sequence[Record]) -> bool:
     return any(record.done(one, case, contender_version=version, code=code) for one in kept)
 
 
+def _possible(benchmark: Benchmark, cases: Sequence[Case]) -> list[Case]:
+    """Without those of contenders that are not installed; says which, and how to install them."""
+    missing = {name: benchmark.contender(name).missing() for name in {case.contender for case in cases}}
+    for name, reason in sorted(missing.items()):
+        if reason:
+            print(f"without {name}: {reason}", flush=True)
+    return [case for case in cases if not missing[case.contender]]
+
+
 def main(names: Sequence[str], raw: Path = RAW, *, smoke: bool = False, resume: bool = False) -> int:
     """Run benchmarks and print their tables; 1 if a launch failed (a missed bound is a result), 2 for unknown names.
 
@@ -148,7 +157,7 @@ def main(names: Sequence[str], raw: Path = RAW, *, smoke: bool = False, resume: 
     for name in wanted:
         benchmark = BENCHMARKS[name]
         print(f"\n{name}: {benchmark.title}", flush=True)
-        cases = benchmark.smoke() if smoke else benchmark.cases()
+        cases = _possible(benchmark, benchmark.smoke() if smoke else benchmark.cases())
         kept, _ = record.read(raw / f"{benchmark.experiment}.jsonl")
         if resume and all(_is_done(benchmark, case, kept) for case in cases):
             print("its records are there", flush=True)

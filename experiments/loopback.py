@@ -1,11 +1,14 @@
-"""What BytePS's software costs: one worker and one server over unshaped loopback against the bare echo pair.
+"""What BytePS's software costs: one worker and one server over unshaped loopback against a bare echo pair and MXNet.
 
 The wire is as fast as memory here, so that every copy and every call shows.  Our pair carries a 256 MiB tensor to the
 server and back in partitions of 4,096,000 bytes; the echo pair (`baselines.echo`) does the same with as long messages.
-A block is a launch of each, with the order swapped from block to block; the claim is judged by the median of 7 blocks:
+The first blocks also have MXNet's KVStore, twice: with the tensor as 16 keys, which is what the suite does for it
+everywhere, and as one, which is what its user writes.  A block is a launch of each, in the opposite order from block to
+block; the claims are judged by the median over blocks:
 
     throughput            ours / echo, M / t                                at least 0.85
     core-seconds per GiB  ours / echo, of worker and server (client and server)  at most 1.25
+    throughput            ours / MXNet                                      at least 2.5
 
 The scheduler is left out of the core-seconds: it waits.
 """
@@ -24,21 +27,28 @@ NAME = "loopback"
 NBYTES = 256 << 20
 MESSAGE_NBYTES = 4_096_000
 CONGESTION_CONTROL = "cubic"  # BytePS's default; the echo sockets use it, too
+MXNET = "mxnet-sync"
+KEYS, ONE_KEY = {"keys": "16"}, {"keys": "1"}
 GIB = 2**30
 
 
-def cases(*, blocks: int = 7, iterations: int = 3, nbytes: int = NBYTES, tier: str = "reproduce") -> list[Case]:
-    """A pair per block."""
+def cases(
+    *, blocks: int = 7, mxnet_blocks: int = 3, iterations: int = 3, nbytes: int = NBYTES, tier: str = "reproduce"
+) -> list[Case]:
+    """A pair per block, in the first blocks between the two of MXNet."""
+    partition = {"partition": str(MESSAGE_NBYTES)}
     result = []
     for block in range(blocks):
-        pair = ["byteps", "echo"] if block % 2 == 0 else ["echo", "byteps"]
-        for position, contender in enumerate(pair):
+        lines = [("byteps", partition), ("echo", partition)]
+        if block < mxnet_blocks:
+            lines = [(MXNET, KEYS), *lines, (MXNET, ONE_KEY)]
+        for position, (contender, settings) in enumerate(lines if block % 2 == 0 else lines[::-1]):
             result.append(
                 Case(
                     experiment=NAME,
                     tier=tier,
                     contender=contender,
-                    settings={"partition": str(MESSAGE_NBYTES)},
+                    settings=settings,
                     n=1,
                     k=1,
                     nic_bytes_per_s=0.0,
@@ -53,7 +63,9 @@ def cases(*, blocks: int = 7, iterations: int = 3, nbytes: int = NBYTES, tier: s
 
 
 def contender(name: str) -> Contender:
-    """The two of the pair."""
+    """The two of the pair, and MXNet."""
+    if name == MXNET:
+        return get(name)
     byteps = get("byteps")
     if name == "byteps":
         return replace(byteps, plan=_plan_byteps)
@@ -100,8 +112,14 @@ def _plan_echo(launch: Launch) -> list[Process]:
     ]
 
 
-def _per_block(records: Sequence[Record], name: str, value: Callable[[Record], float]) -> dict[int, float]:
-    return {one.case.block: value(one) for one in records if one.case.contender == name and one.verified}
+def _per_block(
+    records: Sequence[Record], name: str, value: Callable[[Record], float], settings: Mapping[str, str] | None = None
+) -> dict[int, float]:
+    return {
+        one.case.block: value(one)
+        for one in records
+        if one.case.contender == name and settings in (None, one.case.settings) and one.verified
+    }
 
 
 def _throughput(one: Record) -> float:
@@ -132,5 +150,23 @@ def rows(records: Sequence[Record]) -> list[Row]:
             values=tuple(paired_ratios(ours_cpu, echo_cpu).values()),
             bound=1.25,
             direction="at most",
+        ),
+        *_mxnet_rows(records, ours, "16 keys", KEYS),
+        *_mxnet_rows(records, ours, "one key", ONE_KEY),
+    ]
+
+
+def _mxnet_rows(records: Sequence[Record], ours: dict[int, float], how: str, settings: Mapping[str, str]) -> list[Row]:
+    theirs = _per_block(records, MXNET, _throughput, settings)
+    cpu = _per_block(records, MXNET, _core_seconds, settings)
+    return [
+        Row(what=f"MXNet throughput, {how}", unit="GB/s", values=tuple(value / 1e9 for value in theirs.values())),
+        Row(what=f"MXNet core-seconds per GiB, {how}", unit="s", values=tuple(cpu.values())),
+        Row(
+            what=f"throughput, BytePS / MXNet, {how}",
+            values=tuple(paired_ratios(ours, theirs).values()),
+            bound=2.5,
+            direction="at least",
+            note="" if theirs else get(MXNET).missing(),
         ),
     ]

@@ -99,7 +99,7 @@ def _contender(name: str, label: str, colour: str, marker: str, *, store: str, v
 
 
 CONTENDERS = (
-    _contender("mxnet-sync", "MXNet PS", "#56B4E9", "v", store="dist_sync"),
-    _contender("mxnet-p3", "MXNet PS + P3", "#E69F00", "^", store="dist_sync", van="p3"),
-    _contender("mxnet-async", "MXNet PS async", "#999999", "<", store="dist_async"),
+    _contender("mxnet-sync", "MXNet PS", "#56B4E9", "P", store="dist_sync"),
+    _contender("mxnet-p3", "MXNet PS + P3", "#E69F00", "X", store="dist_sync", van="p3"),
+    _contender("mxnet-async", "MXNet PS async", "#999999", "h", store="dist_async"),
 )

@@ -1,10 +1,13 @@
 """Benchmarks with bounds: verdicts, tables, and how rows follow from records."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from baselines.launch import Contender
 from experiments import bench, bounds, footprint, knee, loopback, record, small_tensors
 from experiments.bounds import Row
 from experiments.record import SCHEMA_VERSION, Case, OracleCheck, Record, case_hash
@@ -57,7 +60,7 @@ def test_columns_of_a_table_are_aligned() -> None:
 
 
 def test_loopback_pairs_are_alternated_and_compared_within_blocks() -> None:
-    cases = loopback.cases(blocks=2)
+    cases = loopback.cases(blocks=2, mxnet_blocks=0)
     assert [case.contender for case in cases] == ["byteps", "echo", "echo", "byteps"]
     seconds = {"byteps": 2.0, "echo": 1.0}
     records = [
@@ -68,6 +71,37 @@ def test_loopback_pairs_are_alternated_and_compared_within_blocks() -> None:
     assert _row(rows, "throughput, BytePS / echo").values == (0.5, 0.5)
     assert _row(rows, "core-seconds per GiB, BytePS / echo").values == (2.0, 2.0)
     assert _row(rows, "echo core-seconds").values == (2.0, 2.0)  # 1 s for two passes of a quarter GiB
+
+
+def test_on_loopback_mxnet_is_compared_with_one_key_and_with_16() -> None:
+    cases = loopback.cases(blocks=3, mxnet_blocks=2)
+    assert [case.contender for case in cases[:4]] == ["mxnet-sync", "byteps", "echo", "mxnet-sync"]
+    seconds = {"byteps": 1.0, "echo": 1.0, "16": 2.0, "1": 6.0}
+    taken = [seconds[case.settings.get("keys", case.contender)] for case in cases]
+    rows = loopback.rows([_record(case, [one], cpu_seconds=1.0) for case, one in zip(cases, taken, strict=True)])
+    assert _row(rows, "BytePS / MXNet, 16 keys").values == (2.0, 2.0)
+    assert _row(rows, "BytePS / MXNet, 16 keys").verdict == "not met"
+    assert _row(rows, "BytePS / MXNet, one key").verdict == "met"
+
+
+def test_what_is_not_installed_is_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def contender(name: str) -> Contender:
+        found = loopback.contender(name)
+        return replace(found, missing=lambda: "MXNet is not installed; install it") if name == "mxnet-sync" else found
+
+    asked: list[str] = []
+
+    def execute(cases: Sequence[Case], _raw: Path, _tell: bench.Tell) -> list[Record]:
+        asked.extend(case.contender for case in cases)
+        return []
+
+    absent = replace(bench.BENCHMARKS["loopback"], contender=contender, execute=execute)
+    monkeypatch.setitem(bench.BENCHMARKS, "loopback", absent)
+    assert bench.main(["loopback"], tmp_path) == 0
+    assert set(asked) == {"byteps", "echo"}
+    assert "without mxnet-sync: MXNet is not installed; install it" in capsys.readouterr().out
 
 
 def test_a_wrong_sum_enters_no_ratio() -> None:
