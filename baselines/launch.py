@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from baselines import strategies
+from byteps.units import parse_nbytes
+
 ROOT = Path(__file__).resolve().parent.parent
 PORT = 29_400  # every launch has fresh namespaces' worth of ports to itself, since contenders are never up together
 
@@ -29,8 +32,13 @@ class Launch:
     nic_bytes_per_s: float
     nbytes: int  # per worker; of the largest workload
     settings: Mapping[str, str]
+    scale: float = 1.0  # divides the tensors of a replayed model, and every size among the settings
     secret: str  # hexadecimal, fresh for every launch
     port: int = PORT
+
+    def knob(self, name: str, default: str) -> int:
+        """A size among the settings, of full-size tensors, as it is for scaled ones: bytes or elements."""
+        return max(1, round(parse_nbytes(self.settings.get(name, default)) / self.scale))
 
     @property
     def servers(self) -> tuple[Machine, ...]:
@@ -97,8 +105,11 @@ def driver_argv(
     adapter: str, rank: int, launch: Launch, settings: Mapping[str, str], python: str = sys.executable
 ) -> tuple[str, ...]:
     """The command line of a worker that runs the driver with an adapter of `baselines.adapters`."""
+    told = dict(settings)
+    if told.get("strategy", "plain") != "plain":
+        told |= {name: str(launch.knob(name, default)) for name, default in strategies.DEFAULTS.items()}
     return (
         *(python, "-m", "baselines.driver", "--adapter", f"baselines.adapters.{adapter}"),
         *("--rank", str(rank), "--size", str(len(launch.gpu_machines))),
-        *("--settings", json.dumps(dict(settings), sort_keys=True)),
+        *("--settings", json.dumps(told, sort_keys=True)),
     )

@@ -92,6 +92,7 @@ def run(case: Case, contender: Contender, *, logs: Path) -> Record:
         nic_bytes_per_s=0.0,
         nbytes=case.nbytes,
         settings=case.settings,
+        scale=case.scale,
         secret=secrets.token_hex(16),
         port=free_port(),
     )

@@ -100,6 +100,7 @@ def run(
         nic_bytes_per_s=first.nic_bytes_per_s,
         nbytes=max(case.nbytes for case in cases),
         settings=first.settings,
+        scale=first.scale,
         secret=secrets.token_hex(16),
         port=PORT + (first.block * 100 + first.position) % 1000,
     )

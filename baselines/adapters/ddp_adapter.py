@@ -177,13 +177,8 @@ class Session:
 
 
 def bucket_sizes(settings: dict[str, str]) -> dict[str, Any]:
-    """DDP's arguments, in MiB: none is 25 MiB and 1 MiB for the first bucket; one alone is for all buckets."""
-    if "bucket" not in settings:
-        return {}
-    bucket = int(settings["bucket"]) / MIB
-    if "first" not in settings:
-        return {"bucket_cap_mb": bucket}
-    return {"bucket_cap_mb_list": [int(settings["first"]) / MIB, bucket]}
+    """DDP's arguments, in MiB."""
+    return {"bucket_cap_mb_list": [int(settings["first"]) / MIB, int(settings["bucket"]) / MIB]}
 
 
 def start(*, rank: int, size: int, settings: dict[str, str]) -> Session:

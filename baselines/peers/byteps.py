@@ -12,6 +12,11 @@ from byteps.version import VERSION
 
 
 def plan(launch: Launch) -> list[Process]:
+    # What BytePS chooses by itself follows from bytes and rate, which are scaled already.
+    chosen = launch.settings.get("partition", "auto")
+    partition = chosen if chosen == "auto" else str(launch.knob("partition", chosen))
+    credit = str(launch.knob("credit", "0")) if "credit" in launch.settings else "0"
+
     def role_env(role: str, machine: Machine) -> dict[str, str]:
         return {
             "DMLC_ROLE": role,
@@ -21,8 +26,8 @@ def plan(launch: Launch) -> list[Process]:
             "DMLC_NUM_SERVER": str(len(launch.cpu_machines)),
             "DMLC_NODE_HOST": machine.address,
             "BYTEPS_JOB_SECRET": launch.secret,
-            "BYTEPS_PARTITION_BYTES": launch.settings.get("partition", "auto"),
-            "BYTEPS_SCHEDULING_CREDIT": launch.settings.get("credit", "0"),
+            "BYTEPS_PARTITION_BYTES": partition,
+            "BYTEPS_SCHEDULING_CREDIT": credit,
             "BYTEPS_NIC_RATE": f"{launch.nic_bytes_per_s * 8 / 1e6:g}Mbit",
         }
 

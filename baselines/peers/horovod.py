@@ -8,7 +8,6 @@ tell them stands in the environment, and the server in which they meet is a proc
 
 from baselines.environments import Environment
 from baselines.launch import DRIVER, Contender, Launch, Machine, Process, driver_argv, ring_nbytes
-from byteps.units import parse_nbytes
 
 FUSION = "128MiB"  # Horovod's default, as is the next
 CYCLE_MS = "1"
@@ -32,7 +31,7 @@ def _rank_env(launch: Launch, rank: int, machine: Machine) -> dict[str, str]:
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(launch.port),
         "HOROVOD_GLOO_IFACE": machine.interface,
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(TIMEOUT_SECONDS),
-        "HOROVOD_FUSION_THRESHOLD": str(parse_nbytes(launch.settings.get("fusion", FUSION))),
+        "HOROVOD_FUSION_THRESHOLD": str(launch.knob("fusion", FUSION)),
         "HOROVOD_CYCLE_TIME": str(float(launch.settings.get("cycle", CYCLE_MS))),
         "HOROVOD_AUTOTUNE": "0",  # it needs hundreds of iterations; the suite's own sweep tunes all contenders alike
         "HOROVOD_LOG_LEVEL": "warning",

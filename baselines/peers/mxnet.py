@@ -12,11 +12,8 @@ alone), `bigarray` (elements from which a key is spread over all servers), `slic
 ("pushpull", as Gluon's trainer calls it, or "push+pull").
 """
 
-from collections.abc import Mapping
-
 from baselines.environments import Environment
 from baselines.launch import DRIVER, Contender, Launch, Machine, Process, driver_argv, server_nbytes
-from byteps.units import parse_nbytes
 
 ENVIRONMENT = Environment(name="mxnet", label="MXNet", distribution="mxnet", version_wanted="1.9.1")
 CALLS = ("pushpull", "push+pull")
@@ -24,13 +21,13 @@ _DEFAULTS = {"keys": "16", "split": "1MiB", "bigarray": "1000000", "slice": "400
 _SERVE = "import mxnet"  # in a process that is no worker, the import is the service and returns when the job is over
 
 
-def knobs(settings: Mapping[str, str]) -> dict[str, str]:
+def knobs(launch: Launch) -> dict[str, str]:
     """All settings, checked, as plain numbers; what is not set has MXNet's own default, or ours for keys and split."""
-    known = {name: settings.get(name, default) for name, default in _DEFAULTS.items()}
-    known["split"] = str(parse_nbytes(known["split"]))
+    known = {name: launch.settings.get(name, default) for name, default in _DEFAULTS.items()}
     for name in ("keys", "bigarray", "slice", "threads"):
         if not known[name].isdigit() or int(known[name]) < 1:
             raise ValueError(f"mxnet: {name} = {known[name]!r}; it takes a whole number of at least 1")
+    known |= {name: str(launch.knob(name, _DEFAULTS[name])) for name in ("split", "bigarray", "slice")}
     if known["call"] not in CALLS:
         raise ValueError(f"mxnet: call = {known['call']!r}; it takes one of {', '.join(CALLS)}")
     return known
@@ -38,7 +35,7 @@ def knobs(settings: Mapping[str, str]) -> dict[str, str]:
 
 def plan(launch: Launch, *, store: str, van: str) -> list[Process]:
     """The processes of a job; `store` is the KVStore's type, `van` its transport ("" or "p3")."""
-    values = knobs(launch.settings)
+    values = knobs(launch)
 
     def role(name: str, machine: Machine) -> dict[str, str]:
         return {

@@ -9,7 +9,6 @@ no other.
 import importlib.metadata
 
 from baselines.launch import DRIVER, Contender, Launch, Process, driver_argv, ring_nbytes
-from byteps.units import parse_nbytes
 
 BACKENDS = ("gloo", "nccl")
 
@@ -19,6 +18,9 @@ def _version() -> str:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+BUCKET, FIRST = "25MiB", "1MiB"  # DDP's defaults
 
 
 def knobs(launch: Launch) -> dict[str, str]:
@@ -33,13 +35,8 @@ def ddp_knobs(launch: Launch) -> dict[str, str]:
     settings = knobs(launch)
     if settings.get("strategy", "plain") != "plain":
         raise ValueError(f"ddp: strategy = {settings['strategy']!r}; DDP is a strategy itself and takes no other")
-    if "first" in settings and "bucket" not in settings:
-        raise ValueError("ddp: first is set and bucket is not; give both, or bucket alone")
-    for name in {"bucket", "first"} & settings.keys():
-        settings[name] = str(parse_nbytes(settings[name]))
-        if settings[name] == "0":
-            raise ValueError(f"ddp: {name} = {launch.settings[name]!r}; it takes at least one byte")
-    return settings
+    first = settings.get("bucket", FIRST)
+    return {**settings, "bucket": str(launch.knob("bucket", BUCKET)), "first": str(launch.knob("first", first))}
 
 
 def processes(launch: Launch, adapter: str, settings: dict[str, str]) -> list[Process]:
