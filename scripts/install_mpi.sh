@@ -24,16 +24,17 @@ installed && exit 0
 echo "mpi: installing ${packages[*]} into $environment (120 MB, 10 s to a minute)"
 rm -rf "$environment"
 mkdir -p "$(dirname "$environment")"
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+temporary=$(mktemp -d)
+log=$temporary/log
+trap 'rm -rf "$temporary"' EXIT
 trap 'rm -rf "$environment"; exit 130' INT TERM
 { "$python" -m venv "$environment" && "$environment/bin/python" -m pip --disable-pip-version-check install -q \
   --only-binary :all: "${packages[@]}"; } >"$log" 2>&1 || {
   rm -rf "$environment"
   fail "installing ${packages[*]} with '$python' failed: $(grep -v '^WARNING' "$log" | tail -n 5)"
 }
-# mpi4py alone, without mpirun: one rank
-"$environment/bin/python" -c 'from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 1' >"$log" 2>&1 || {
+# One rank, without mpirun.  Left alone, it leaves a session folder and a segment of shared memory behind.
+TMPDIR=$temporary OMPI_MCA_btl=self "$environment/bin/python" -c 'from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 1' >"$log" 2>&1 || {
   rm -rf "$environment"
   fail "installed, but it does not start on this machine: $(tail -n 3 "$log")"
 }
