@@ -41,13 +41,13 @@ def _terminate(_signal: int, _frame: object) -> NoReturn:
 @app.command("list")
 def list_experiments() -> None:
     """Experiments, their titles, and the number of launches per tier."""
-    from baselines.contenders import USES_K
     from experiments import run, spec
 
     for name in run.experiments():
         experiment = run.load(name)
-        sizes = ", ".join(f"{tier} {len(spec.expand(experiment, tier, uses_k=USES_K))}" for tier in experiment.tier)
-        print(f"{name:8} {experiment.title} ({experiment.provenance}; launches: {sizes})")
+        launches = {tier: len(spec.launches(experiment, run.cases_of(experiment, tier))) for tier in experiment.tier}
+        sizes = ", ".join(f"{tier} {count}" for tier, count in launches.items())
+        print(f"{name:9} {experiment.title} ({experiment.provenance}; launches: {sizes})")
 
 
 def _run(names: list[str], tier: Tier, results: Path) -> int:
@@ -57,7 +57,7 @@ def _run(names: list[str], tier: Tier, results: Path) -> int:
 
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        wanted = list(run.experiments()) if names == ["all"] else names
+        wanted = [name for name in run.experiments() if tier in run.load(name).tier] if names == ["all"] else names
         return sum(run.run(name, tier, raw=results / "raw") for name in wanted)
     except (run.RunError, SpecError, LabError) as error:
         _fail(error)
@@ -85,6 +85,21 @@ def run_experiments(
 ) -> None:
     """Run what is missing; exit code 1 if a launch failed or was not faithful."""
     _end(_run(names, _tier(tier), results))
+
+
+@app.command("tune")
+def tune_contenders(results: ResultsOption = RESULTS) -> None:
+    """Run the trials that are missing and write the best knobs of every contender to experiments/tuned.toml."""
+    from experiments import analysis, tune
+
+    unfit = _run([tune.NAME], "sweep", results)
+    found = tune.winners(analysis.load(results, tune.NAME, sources=("raw",)).records)
+    tune.TUNED.write_text(tune.text(found), encoding="utf-8")
+    for one in found:
+        knobs = " ".join(f"{key}={value}" for key, value in sorted(one.knobs.items()))
+        print(f"{one.name:24} {knobs:32} {one.seconds:.3f} s, worst of {one.trials} trials {one.worst_seconds:.3f} s")
+    print(tune.TUNED)
+    _end(unfit)
 
 
 @app.command("reproduce")

@@ -20,7 +20,7 @@ import msgspec
 from baselines import contenders
 from baselines.launch import ROOT, Contender
 from byteps.units import format_rate
-from experiments import adder, catalogue, launch, provenance, record, spec
+from experiments import adder, catalogue, launch, provenance, record, spec, tune
 from experiments.progress import Display, display
 from experiments.record import Calibration, Case, Record
 from scripts import calibrate
@@ -83,7 +83,7 @@ def cases_of(experiment: spec.Experiment, tier: spec.Tier) -> list[Case]:
     """All cases of a tier; none if the experiment has no such tier."""
     if tier not in experiment.tier:
         return []
-    return spec.expand(experiment, tier, uses_k=contenders.USES_K, model_size=catalogue.model_size)
+    return spec.expand(experiment, tier, uses_k=contenders.USES_K, model_size=catalogue.model_size, tuned=tune.load())
 
 
 def _split(cases: list[Case]) -> tuple[list[Case], list[Case]]:

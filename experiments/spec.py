@@ -7,6 +7,7 @@
     [[contender]]
     name = "byteps"
     settings = { partition = ["auto", "4096000"] }     # every combination of the lists is a line of its own
+    knobs = ["default", "tuned"]     # as it comes, or with the best knobs that `python -m experiments tune` found
     ks = [0, "n"]                    # instead of the tier's; also `nbytes`; `tiers` restricts it to those
     [tier.reproduce]
     blocks = 2
@@ -30,6 +31,7 @@ Pure: the caller reads the file and says which contenders depend on k.
 from collections.abc import Callable, Mapping
 from itertools import groupby, product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, TypeVar
 
 import msgspec
@@ -37,8 +39,10 @@ import msgspec
 from byteps.units import parse_nbytes, parse_rate
 from experiments.record import Case
 
-Tier = Literal["smoke", "reproduce", "paper"]
-TIERS: tuple[Tier, ...] = ("smoke", "reproduce", "paper")
+Tier = Literal["smoke", "reproduce", "sweep", "paper"]
+TIERS: tuple[Tier, ...] = ("smoke", "reproduce", "sweep", "paper")
+Tuned = Mapping[str, Mapping[str, str]]
+"""The best knobs found for a contender, or for a contender with a strategy: "horovod", "horovod scheduled"."""
 
 
 class SpecError(ValueError):
@@ -53,10 +57,27 @@ class ContenderChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ks: list[int | Literal["n"]] = []  # empty: those of the tier, as for the next ones
     nbytes: list[str] = []
     tiers: list[Tier] = []
+    knobs: list[Literal["default", "tuned"]] = msgspec.field(default_factory=lambda: ["default"])
 
-    def combinations(self) -> list[dict[str, str]]:
+    def combinations(self, tuned: Tuned) -> list[dict[str, str]]:
+        """Every combination of the settings, with each choice of knobs."""
         keys = sorted(self.settings)
-        return [dict(zip(keys, values, strict=True)) for values in product(*(self.settings[key] for key in keys))]
+        plain = [dict(zip(keys, values, strict=True)) for values in product(*(self.settings[key] for key in keys))]
+        return [combination | self._knobs(knobs, combination, tuned) for knobs in self.knobs for combination in plain]
+
+    def _knobs(self, knobs: str, settings: Mapping[str, str], tuned: Tuned) -> dict[str, str]:
+        if knobs == "default":
+            return {}
+        name = tuning_name(self.name, settings)
+        if name not in tuned:
+            raise SpecError(f"no tuned knobs for {name!r}: find them with `python -m experiments tune`")
+        return {**tuned[name], "knobs": knobs}
+
+
+def tuning_name(contender: str, settings: Mapping[str, str]) -> str:
+    """What tuning calls a contender that is used with a strategy."""
+    strategy = settings.get("strategy", "plain")
+    return contender if strategy == "plain" else f"{contender} {strategy}"
 
 
 class TierSize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -156,7 +177,7 @@ ModelSize = Callable[[str, float, float, float], tuple[int, float]]
 
 
 def expand_block(
-    experiment: Experiment, tier: Tier, block: int, *, uses_k: Mapping[str, bool], model_size: ModelSize
+    experiment: Experiment, tier: Tier, block: int, *, uses_k: Mapping[str, bool], model_size: ModelSize, tuned: Tuned
 ) -> list[Case]:
     """The cases of one block, in the order in which they run."""
     size = experiment.size(tier)
@@ -168,7 +189,7 @@ def expand_block(
                 f"experiment {experiment.name}: contender {choice.name!r} is not registered; "
                 f"registered are {', '.join(sorted(uses_k))}"
             )
-        for n, settings in product(size.ns, choice.combinations()):
+        for n, settings in product(size.ns, choice.combinations(tuned)):
             wanted = [n if k == "n" else k for k in choice.ks or size.ks]
             ks = list(dict.fromkeys(k for k in wanted if k <= n)) if uses_k[choice.name] and n > 1 else [0]
             for k in _rotated(ks, block):
@@ -209,12 +230,18 @@ def _no_models(workload: str, _scale: float, _rate: float, _real: float) -> tupl
 
 
 def expand(
-    experiment: Experiment, tier: Tier, *, uses_k: Mapping[str, bool], model_size: ModelSize = _no_models
+    experiment: Experiment,
+    tier: Tier,
+    *,
+    uses_k: Mapping[str, bool],
+    model_size: ModelSize = _no_models,
+    tuned: Tuned = MappingProxyType({}),
 ) -> list[Case]:
     """All cases of a tier, block after block; one NIC rate after the other."""
-    blocks = range(experiment.size(tier).blocks)
     cases = [
-        case for block in blocks for case in expand_block(experiment, tier, block, uses_k=uses_k, model_size=model_size)
+        case
+        for block in range(experiment.size(tier).blocks)
+        for case in expand_block(experiment, tier, block, uses_k=uses_k, model_size=model_size, tuned=tuned)
     ]
     return sorted(cases, key=lambda case: case.nic_bytes_per_s)
 

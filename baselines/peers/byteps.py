@@ -15,7 +15,8 @@ def plan(launch: Launch) -> list[Process]:
     # What BytePS chooses by itself follows from bytes and rate, which are scaled already.
     chosen = launch.settings.get("partition", "auto")
     partition = chosen if chosen == "auto" else str(launch.knob("partition", chosen))
-    credit = str(launch.knob("credit", "0")) if "credit" in launch.settings else "0"
+    credit = launch.settings.get("credit", "auto")
+    credit = "0" if credit == "auto" else str(launch.knob("credit", credit))
 
     def role_env(role: str, machine: Machine) -> dict[str, str]:
         return {
