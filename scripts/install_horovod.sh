@@ -32,7 +32,7 @@ tidy() {
 trap tidy EXIT
 trap 'exit 130' INT TERM
 
-# A long command, its output in the log: a line when it begins, one every 15 seconds, and its last words if it fails.
+# A long command, its output in the log: a line when it begins, one every 15 seconds, and its errors if it fails.
 step() {
   local what=$1 started=$SECONDS next=$((SECONDS + 15)) percent
   shift
@@ -52,7 +52,8 @@ step() {
   done
   if ! wait "$running"; then
     running=
-    tail -n 20 "$log" | sed 's/^/  /' >&2
+    { tail -n "+$mark" "$log" | grep -E '(^|[^-W])error:|CMake Error|ERROR:|Error: ' || tail -n 20 "$log"; } |
+      head -n 20 | cut -c1-300 | sed 's/^/  /' >&2 || true
     fail "$what failed; the whole log is $log"
   fi
   running=
