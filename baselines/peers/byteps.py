@@ -33,12 +33,13 @@ def plan(launch: Launch) -> list[Process]:
         }
 
     start = (sys.executable, "-m", "byteps", "launch")
-    processes = [
-        Process(host=launch.scheduler.host, name="scheduler", argv=start, env=role_env("scheduler", launch.scheduler))
-    ]
-    for index, machine in enumerate(launch.cpu_machines):
-        env = {**role_env("server", machine), "DMLC_SERVER_ID": str(index)}
-        processes.append(Process(host=machine.host, name=f"server {index}", argv=start, env=env))
+    processes = []
+    if len(launch.gpu_machines) > 1:  # one worker alone is its own sum; its scheduler and servers would end at once
+        env = role_env("scheduler", launch.scheduler)
+        processes.append(Process(host=launch.scheduler.host, name="scheduler", argv=start, env=env))
+        for index, machine in enumerate(launch.cpu_machines):
+            env = {**role_env("server", machine), "DMLC_SERVER_ID": str(index)}
+            processes.append(Process(host=machine.host, name=f"server {index}", argv=start, env=env))
     for rank, machine in enumerate(launch.gpu_machines):
         argv = (*start, "--", *driver_argv("byteps_adapter", rank, launch, launch.settings))
         env = {**role_env("worker", machine), "DMLC_WORKER_ID": str(rank)}
