@@ -6,8 +6,9 @@ the driver's array as the gradient.  All else is DDP's own: its hooks notice the
 full buckets while the backward pass goes on, and put the sums where the gradients were.  The backward pass returns when
 all buckets are through, which is what every `wait` waits for: DDP has no earlier moment for a single tensor.
 
-DDP starts with one bucket for everything and makes those of the wanted size, in the order in which gradients became
-ready, before the second forward pass: the first iteration of a workload, a warm-up, is not yet like the others.
+DDP fills its buckets again, in the order in which gradients became ready, before the second forward pass: the first
+iteration of a workload, a warm-up, is not yet like the others.  Its default sizes (25 MiB, the first 1 MiB) are passed
+as any others are: left out, its first iteration would have one bucket for everything.
 It divides by the number of ranks; a communication hook, DDP's own means, reduces without, since thirds are not exact.
 """
 
