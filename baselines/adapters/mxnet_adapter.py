@@ -105,7 +105,8 @@ class AsyncSession(Session):
         return total
 
     def facts(self) -> dict[str, str]:
-        return {**super().facts(), "optimizer": "SGD, learning rate -1", "sum": "checked once all ranks are done"}
+        check = "once all ranks are done, by another pull, which the NIC's counters include"
+        return {**super().facts(), "optimizer": "SGD, learning rate -1", "check": check}
 
 
 def _in_place(array: Array) -> Any:
