@@ -30,11 +30,12 @@ from byteps import assign, partition, theory
 from byteps.units import parse_nbytes
 from experiments import catalogue, lines, record, spec
 from experiments.record import BadLine, Case, Record
-from experiments.spec import TIERS
+from experiments.spec import Tier
 from experiments.statistics import launch_seconds
 
 CASES = ROOT / "experiments" / "cases"
 NOT_RUN = "not run: "
+PREFERRED: tuple[Tier, ...] = ("paper", "reproduce", "sweep", "smoke")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +56,12 @@ SOURCES: tuple[Source, ...] = ("raw", "reference")
 
 
 def load(results: Path, experiment: str, *, sources: tuple[Source, ...] = SOURCES) -> Loaded:
-    """The largest tier that has records, from `raw` or else from `reference`."""
+    """The most telling tier that has records, from `raw` or else from `reference`."""
     bad: list[BadLine] = []
     for source in sources:
         found, skipped = record.read(results / source / f"{experiment}.jsonl")
         bad += skipped
-        for tier in reversed(TIERS):
+        for tier in PREFERRED:
             attempts = [one for one in found if one.case.tier == tier]
             if attempts:
                 return Loaded(
@@ -110,14 +111,28 @@ def absent_text(reasons: dict[str, str]) -> str:
 
 def frame(records: list[Record]) -> pd.DataFrame:
     """One row per launch."""
-    table = pd.DataFrame([_row(one) for one in records], columns=list(_COLUMNS))
+    name = lines.naming(one.case for one in records)
+    table = pd.DataFrame([_row(one, name(one.case)) for one in records], columns=list(_COLUMNS))
     return table.astype(
         {"verified": bool, "correct": bool, "main": bool}
     )  # an empty table must be indexable by them too
 
 
 _COLUMNS = (
-    *("experiment", "tier", "contender", "line", "main", "strategy", "n", "k", "nic_bytes_per_s", "nbytes", "block"),
+    *(
+        "experiment",
+        "tier",
+        "contender",
+        "line",
+        "look",
+        "main",
+        "strategy",
+        "n",
+        "k",
+        "nic_bytes_per_s",
+        "nbytes",
+        "block",
+    ),
     *("workload", "scale", "dilation", "provenance", "partition", "dtype", "cores"),
     *("verified", "correct", "verdict", "error"),
     *("seconds", "goodput", "goodput_fraction", "of_optimum", "of_ring_bound", "of_bound", "gbit_per_s"),
@@ -126,14 +141,14 @@ _COLUMNS = (
 )
 
 
-def _row(one: Record) -> dict[str, object]:
+def _row(one: Record, line: lines.Line) -> dict[str, object]:
     case = one.case
-    line = lines.line_of(case.contender, case.settings)
     row: dict[str, object] = {
         "experiment": case.experiment,
         "tier": case.tier,
         "contender": case.contender,
         "line": line.label,
+        "look": line,
         "main": line.main,
         "strategy": line.strategy,
         "n": case.n,
@@ -191,7 +206,7 @@ def linear_seconds(case: Case) -> float:
         return float("nan")
     try:
         return _linear(case.workload, case.nbytes, case.scale, case.dilation)
-    except ValueError:
+    except (OSError, ValueError):  # a training that was recorded elsewhere
         return float("nan")
 
 
@@ -229,11 +244,11 @@ def core_seconds_per_gib(one: Record) -> float:
 
 
 def partition_nbytes(case: Case) -> int:
-    """The size of partitions that BytePS uses for this case."""
+    """The size of partitions that BytePS uses for this case; a size that was chosen is that of full-size tensors."""
     setting = case.settings.get("partition", "auto")
     if setting == "auto":
         return partition.auto_partition_bytes(case.nbytes, case.nic_bytes_per_s)
-    return parse_nbytes(setting)
+    return max(1, round(parse_nbytes(setting) / case.scale))
 
 
 def planned_payload(one: Record) -> dict[str, int]:
@@ -252,7 +267,8 @@ def planned_payload(one: Record) -> dict[str, int]:
 
 def has_plan(one: Record) -> bool:
     """Whether `traffic_deviation` can be told."""
-    return one.verified and one.case.contender == "byteps" and one.case.n > 1 and one.case.workload == "tensor"
+    alone = one.case.workload == "tensor" and one.case.n > 1
+    return one.verified and one.case.contender == "byteps" and alone and bool(one.nics)
 
 
 def traffic_deviation(one: Record) -> float:

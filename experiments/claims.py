@@ -10,18 +10,22 @@ a part is
     rule `every`:     reproduced if each value holds, else not reproduced (counts and checks have no noise)
 
 and the claim is the worst of its parts: one part not reproduced decides; else one inconclusive or missing part does.
+A claim about opponents that would be reproduced but was tested without one of those it names is inconclusive.
 A claim about a bigger machine (`cores`) that is missed on a smaller one is *not testable here*, as is one that was
 never attempted at its size.  One that was attempted and left no verified record is inconclusive.
 Pure: no I/O except reading the claims file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from experiments.statistics import Interval, interval_over_blocks
+
+NO_RECORD = "no verified record"
 
 VerdictWord = Literal["reproduced", "not reproduced", "inconclusive", "not testable here"]
 
@@ -38,6 +42,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     provenance: Literal["paper", "theory", "simulated", "emulated", "measured"]
     rule: Literal["interval", "every"]
     parts: list[str]
+    experiments: list[str] = []  # empty: any
+    contenders: list[str] = []  # those that must have taken part
     cores: int = 0
     n: int = 0  # 0: any
     nbytes: int = 0  # 0: any
@@ -47,6 +53,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"claim {self.id}: parts is empty; name at least one")
         if self.tolerance < 0:
             raise ValueError(f"claim {self.id}: tolerance {self.tolerance} must not be negative")
+
+    def parts_among(self, present: Iterable[str]) -> list[str]:
+        """The parts that the claim speaks of; a pattern stands for all that fit, and for itself if none does."""
+        found: list[str] = []
+        for part in self.parts:
+            fits = [name for name in present if fnmatchcase(name, part)] if "*" in part else []
+            found += [name for name in fits or [part] if name not in found]
+        return found
 
     @property
     def limit(self) -> float:
@@ -100,9 +114,9 @@ def load_claims(path: Path) -> list[Claim]:
     return claims
 
 
-def _judge_part(claim: Claim, part: str, values: list[float], seed: int) -> PartVerdict:
+def _judge_part(claim: Claim, part: str, values: list[float], why_none: str, seed: int) -> PartVerdict:
     if not values:
-        return PartVerdict(part=part, word="inconclusive", interval=None, reason="no verified record")
+        return PartVerdict(part=part, word="inconclusive", interval=None, reason=why_none)
     interval = interval_over_blocks(values, seed=seed)
     word: VerdictWord
     if claim.rule == "every":
@@ -121,17 +135,32 @@ def _judge_part(claim: Claim, part: str, values: list[float], seed: int) -> Part
 
 
 def judge(
-    claim: Claim, values: Mapping[str, list[float]], *, cores: int, attempted: bool = False, seed: int = 0
+    claim: Claim,
+    values: Mapping[str, list[float]],
+    *,
+    cores: int,
+    attempted: bool = False,
+    absent: Mapping[str, str] | None = None,
+    seed: int = 0,
 ) -> Verdict:
     """The verdict on a claim.
 
     `values` maps each part to one value per block, `cores` is the machine's number of cores, `attempted` says whether
-    any launch of the claim's size was tried, successful or not.
+    any launch of the claim's size was tried, successful or not, `absent` why a contender has no verified launch there.
     """
-    parts = [_judge_part(claim, part, list(values.get(part, [])), seed) for part in claim.parts]
+    reasons = absent or {}
+    parts = [
+        _judge_part(claim, part, list(values.get(part, [])), reasons.get(part, NO_RECORD), seed)
+        for part in claim.parts_among(values)
+    ]
+    parts += [
+        PartVerdict(part=f"without {name}", word="inconclusive", interval=None, reason=reasons[name])
+        for name in claim.contenders
+        if name in reasons
+    ]
     words = [part.word for part in parts]
     word: VerdictWord
-    if not attempted and not any(values.get(part) for part in claim.parts):
+    if not attempted and not any(values.get(part.part) for part in parts):
         word = "not testable here"
         parts = [msgspec.structs.replace(part, word=word, reason="no launch of this size") for part in parts]
     elif "not reproduced" in words:

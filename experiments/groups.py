@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from byteps import assign, partition, theory
-from experiments import analysis, catalogue, lines, spec
+from experiments import analysis, catalogue, lines
 from experiments.record import Case, Record
 from experiments.statistics import launch_seconds
 from scripts.lab import shaping
@@ -58,7 +58,7 @@ def _steps(case: Case) -> int:
 def _partitions_per_service(case: Case) -> float:
     try:
         tensors = catalogue.of_case(case.workload, case.nbytes, case.scale, case.dilation)
-    except ValueError:  # a model that this version does not know
+    except (OSError, ValueError):  # a training that was recorded elsewhere
         return NOTHING
     size = analysis.partition_nbytes(case)
     itemsizes = {"float32": 4, "float16": 2}
@@ -72,9 +72,7 @@ def _partitions_per_service(case: Case) -> float:
 
 def unshaped(case: Case) -> bool:
     """Too small for the emulated NIC to matter: what it shows is the cost of software."""
-    if spec.is_model(case.workload) or not case.nic_bytes_per_s:
-        return False
-    return case.nbytes < least_shaped_nbytes(case.nic_bytes_per_s)
+    return case.nic_bytes_per_s > 0 and case.nbytes < least_shaped_nbytes(case.nic_bytes_per_s)
 
 
 def least_shaped_nbytes(nic_bytes_per_s: float) -> int:

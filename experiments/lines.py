@@ -4,16 +4,18 @@
     line, fill  the strategy: solid and full as the contender is, else see `STRATEGIES`
     size        smaller for what is not the contender at its best: default knobs, or an intervention left out
 
-`knobs` says that the other settings are the result of the tuning ("tuned") or nobody's choice ("default"); then they do
-not show.  Without it they are part of the name, so that two settings are never taken for one line.
+`knobs` says that the other settings are the result of the tuning ("tuned"); then they do not show.  Without it they are
+part of the name, so that two settings are never taken for one line.
 Pure: no I/O.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from baselines.contenders import CONTENDERS
 from baselines.launch import Contender
+from experiments.record import Case
 
 UNKNOWN_COLOUR = "0.5"
 OFFICIAL_PARTITION = "4096000"
@@ -40,7 +42,7 @@ STRATEGIES: Mapping[str, Style] = {
 }
 
 # Settings that are what a contender does anyway (here), and the words for those that deserve some.
-_USUAL = {"partition": "auto", "wait": "poll", "keys": "16", "strategy": "plain"}
+_USUAL = {"partition": "auto", "credit": "auto", "wait": "poll", "keys": "16", "strategy": "plain"}
 _ALWAYS_NAMED = {
     ("partition", OFFICIAL_PARTITION): "4,096,000-byte partitions",
     ("wait", "spin"): "spinning",
@@ -56,7 +58,6 @@ class Line:
     contender: str
     strategy: str
     notes: tuple[str, ...]  # what else sets it apart from the contender at its best
-    k_text: str  # "" or the k that is part of its name
     label: str
     colour: str
     marker: str
@@ -69,6 +70,13 @@ class Line:
     def main(self) -> bool:
         """The contender as it is, at its best: what ratios and claims are about."""
         return self.strategy == "plain" and not self.notes
+
+    def at(self, k_text: str) -> "Line":
+        """The same line for one k, where k is no axis: `k_text` becomes part of its name."""
+        looks: dict[str, Any] = (
+            {"linestyle": (0, (3, 1.5)), "fillstyle": "right"} if k_text == WITHOUT_CPU_MACHINES else {}
+        )
+        return replace(self, label=f"{self.label}, {k_text}", **looks) if self.uses_k else self
 
 
 def contender_of(name: str) -> Contender | None:
@@ -94,31 +102,55 @@ def notes_of(settings: Mapping[str, str]) -> tuple[str, ...]:
         if key in _NAMED_APART or _USUAL.get(key) == value:
             continue
         named = _ALWAYS_NAMED.get((key, value))
-        if named and not (knobs and key == "partition"):
+        if named and not (knobs == "tuned" and key == "partition"):
             notes.append(named)
-        elif not knobs:
+        elif knobs != "tuned":
             notes.append(f"{key} {value}")
-    return (*notes, f"{knobs} knobs") if knobs not in ("", "tuned") else tuple(notes)
+    return (f"{knobs} knobs", *notes) if knobs not in ("", "tuned") else tuple(notes)
 
 
-def line_of(name: str, settings: Mapping[str, str], *, k_text: str = "") -> Line:
-    """The one place that names a line; `k_text` is for figures in which k is no axis, such as "k = n"."""
+def line_of(name: str, settings: Mapping[str, str]) -> Line:
+    """The one place that names a line."""
     contender = contender_of(name)
     strategy = settings.get("strategy", "plain")
     style = STRATEGIES.get(strategy, Style(suffix=f", {strategy}", linestyle=":", fillstyle="full"))
-    if k_text == WITHOUT_CPU_MACHINES:
-        style = Style(suffix=style.suffix, linestyle=(0, (3, 1.5)), fillstyle="right")
     notes = notes_of(settings)
     return Line(
         contender=name,
         strategy=strategy,
         notes=notes,
-        k_text=k_text,
-        label=label_of(name) + style.suffix + "".join(f", {note}" for note in (*notes, k_text) if note),
+        label=label_of(name) + style.suffix + "".join(f", {note}" for note in notes),
         colour=colour_of(name),
         marker=contender.marker if contender else "o",
         linestyle=style.linestyle,
         fillstyle=style.fillstyle,
         uses_k=contender.uses_k if contender else True,
-        spins=contender.spins if contender else False,
+        spins=settings.get("wait") == "spin" or bool(contender and contender.spins),
+    )
+
+
+def naming(cases: Iterable[Case]) -> Callable[[Case], Line]:
+    """How lines of these cases are named: where a contender ran with tuned knobs too, the others are its defaults."""
+    tuned = {_family(case) for case in cases if case.settings.get("knobs") == "tuned"}
+
+    def name(case: Case) -> Line:
+        settings = case.settings
+        if "knobs" not in settings and _family(case) in tuned:
+            settings = {**settings, "knobs": "default"}
+        return line_of(case.contender, settings)
+
+    return name
+
+
+def _family(case: Case) -> tuple[str, str, str]:
+    return case.experiment, case.contender, case.settings.get("strategy", "plain")
+
+
+def order_of(line: Line) -> tuple[int, int, str]:
+    """The order in legends and tables: that of the table of contenders, then of the strategies."""
+    names, strategies = list(CONTENDERS), list(STRATEGIES)
+    return (
+        names.index(line.contender) if line.contender in names else len(names),
+        strategies.index(line.strategy) if line.strategy in strategies else len(strategies),
+        line.label,
     )

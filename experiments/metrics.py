@@ -1,29 +1,26 @@
-"""The metrics that claims may name: from the records of the claimed size to one value per block for every part.
+"""The metrics that claims may name: from the records of the claimed experiments, size and n to one value per block for
+every part.
 
-A metric sees records of the right provenance, n and size; it keeps the verified ones (the largest error excepted, which
-must see wrong sums).  BytePS is judged with the partition size chosen automatically, its default here.
+A metric sees records of the right provenance, experiment, n and size; it keeps the verified ones (the largest error
+excepted, which must see wrong sums).  BytePS is judged by its main line: its own way, at its best knobs, the partition
+size chosen automatically where nothing else is said.
 """
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
-from experiments.analysis import frame, traffic_deviation
+from experiments import lines, opponents
+from experiments.analysis import frame, has_plan, traffic_deviation
+from experiments.opponents import Parts
 from experiments.record import Record
 from experiments.statistics import paired_ratios
 
-Parts = dict[str, list[float]]
 
-
-def _byteps(records: list[Record]) -> list[Record]:
-    return [
-        one
-        for one in records
-        if one.verified and one.case.contender == "byteps" and one.case.settings.get("partition") == "auto"
-    ]
-
-
-def _ring(records: list[Record]) -> list[Record]:
-    return [one for one in records if one.verified and one.case.contender == "gloo-ring"]
+def _main(records: list[Record], contender: str) -> list[Record]:
+    """Verified launches of a contender as it is at its best."""
+    name = lines.naming(one.case for one in records)
+    return [one for one in records if one.verified and one.case.contender == contender and name(one.case).main]
 
 
 def _by_block(records: list[Record], column: str) -> dict[int, float]:
@@ -38,7 +35,8 @@ def _per_k(records: list[Record], column: str) -> dict[int, dict[int, float]]:
 
 
 def byteps_fraction_of_optimum(records: list[Record]) -> Parts:
-    return {f"k={k}": list(values.values()) for k, values in _per_k(_byteps(records), "of_optimum").items()}
+    per_k = _per_k(_main(records, "byteps"), "of_optimum")
+    return {f"k={k}": list(values.values()) for k, values in per_k.items()}
 
 
 def byteps_gap_to_optimum(records: list[Record]) -> Parts:
@@ -47,14 +45,14 @@ def byteps_gap_to_optimum(records: list[Record]) -> Parts:
 
 def byteps_over_ring(records: list[Record]) -> Parts:
     """How many times faster than the ring of the same block."""
-    ring = _by_block(_ring(records), "seconds")
-    per_k = _per_k(_byteps(records), "seconds")
+    ring = _by_block(_main(records, "gloo-ring"), "seconds")
+    per_k = _per_k(_main(records, "byteps"), "seconds")
     return {f"k={k}": list(paired_ratios(ring, values).values()) for k, values in per_k.items()}
 
 
 def goodput_step(records: list[Record]) -> Parts:
     """Goodput at one k over that at the k before, within a block."""
-    per_k = _per_k(_byteps(records), "goodput")
+    per_k = _per_k(_main(records, "byteps"), "goodput")
     return {
         f"k={low}->{high}": list(paired_ratios(per_k[high], per_k[low]).values())
         for low, high in itertools.pairwise(per_k)
@@ -62,13 +60,22 @@ def goodput_step(records: list[Record]) -> Parts:
 
 
 def ring_fraction_of_bound(records: list[Record]) -> Parts:
-    return {"all k": list(_by_block(_ring(records), "of_ring_bound").values())}
+    return {"all k": list(_by_block(_main(records, "gloo-ring"), "of_ring_bound").values())}
+
+
+def fraction_of_bound(records: list[Record]) -> Parts:
+    """Of every contender: its own algorithm's time over its time, launch by launch."""
+    parts: Parts = {}
+    table = frame([one for one in records if one.verified])
+    for contender, rows in table[table["main"] & table["of_bound"].notna()].groupby("contender"):
+        parts[str(contender)] = [float(value) for value in rows["of_bound"]]
+    return parts
 
 
 def ring_bytes_at_cpu_machines(records: list[Record]) -> Parts:
     """Bytes of the busiest CPU machine's NIC per iteration, over M."""
     values = []
-    for one in _ring(records):
+    for one in _main(records, "gloo-ring"):
         moved = [max(nic.payload_sent, nic.payload_received) for host, nic in one.nics.items() if host[:3] == "cpu"]
         if moved:
             values.append(max(moved) / one.case.iterations / one.case.nbytes)
@@ -77,8 +84,8 @@ def ring_bytes_at_cpu_machines(records: list[Record]) -> Parts:
 
 def traffic_as_planned(records: list[Record]) -> Parts:
     parts: Parts = {}
-    for one in _byteps(records):
-        if one.case.n > 1:
+    for one in _main(records, "byteps"):
+        if has_plan(one):
             parts.setdefault(f"k={one.case.k}", []).append(traffic_deviation(one))
     return parts
 
@@ -100,14 +107,32 @@ def adder_gbit_per_s(records: list[Record]) -> Parts:
     return parts
 
 
+def _anywhere(_case: object) -> bool:
+    return True
+
+
 METRICS: dict[str, Callable[[list[Record]], Parts]] = {
     "byteps_fraction_of_optimum": byteps_fraction_of_optimum,
     "byteps_gap_to_optimum": byteps_gap_to_optimum,
     "byteps_over_ring": byteps_over_ring,
     "goodput_step": goodput_step,
     "ring_fraction_of_bound": ring_fraction_of_bound,
+    "fraction_of_bound": fraction_of_bound,
     "ring_bytes_at_cpu_machines": ring_bytes_at_cpu_machines,
     "traffic_deviation": traffic_as_planned,
     "largest_error": largest_error,
     "adder_gbit_per_s": adder_gbit_per_s,
+    "over_best_on_replays": partial(opponents.over, opponent=opponents.anybody, situation=opponents.replay),
+    "over_best_by_size": partial(opponents.over, opponent=opponents.anybody, situation=opponents.shaped_tensor),
+    "over_best_allreduce_communication_bound": partial(
+        opponents.over, opponent=opponents.all_reduce, situation=opponents.bound_by_communication
+    ),
+    "cpu_cost_over_horovod": partial(opponents.cpu_cost, contender="horovod"),
+    **{
+        f"over_{name.replace('-', '_')}{suffix}": partial(
+            opponents.over, opponent=opponents.only(name), situation=situation
+        )
+        for name in ("mxnet-sync", "mxnet-p3")
+        for suffix, situation in (("", _anywhere), ("_communication_bound", opponents.bound_by_communication))
+    },
 }

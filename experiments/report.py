@@ -4,27 +4,25 @@ Written from `claims.toml` and the records alone.
 """
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 import pandas as pd
 
-from baselines.contenders import CONTENDERS
 from baselines.launch import ROOT
 from byteps.units import format_nbytes, format_rate
-from experiments import bench, paper
-from experiments.analysis import SOURCES, Loaded, Source, frame, load, traffic_deviation
+from experiments import bench
+from experiments.analysis import CASES, NOT_RUN, SOURCES, Loaded, Source, absent, absent_text, attempted, load
 from experiments.claims import Claim, Verdict, judge, load_claims
-from experiments.figures import DEFAULT_PARTITION
 from experiments.metrics import METRICS
 from experiments.progress import outcome_text
 from experiments.record import Record
-from experiments.statistics import interval_over_blocks
+from experiments.tables import fairness, goodput, launches, replays
+from experiments.tables.markdown import table
 
 CLAIMS = ROOT / "experiments" / "claims.toml"
-EXPERIMENTS = ("fig12", "fig9b")
+FIRST = ("fig12", "fig9b", "fig4", "fig15_16", "slow_nics", "gain", "sizes", "tune")  # others follow by name
 
 SCOPE = """\
 The emulated cluster is evidence about software and algorithms on a network that is limited by bandwidth: every byte
@@ -33,10 +31,20 @@ control.  It is no evidence about the hardware of the paper: there are no GPUs, 
 times slower than 100 Gbit/s, so that costs per message and per byte on the CPU, and latencies, weigh far less than they
 would there.  Figures of the paper are shown beside ours as fractions of each NIC's goodput, never joined with them.
 
+A training replay is a model's tensors at the moments at which they become ready; computation is waited for.  Network
+and computation are slowed by the same factor, but latencies, negotiation cycles and the CPU's work are not: the groups
+above say how large they are beside the network.
+
 The optimum t_opt counts packet headers (rate x 1448/1514) and nothing else.  A launch is one start of fresh processes;
 its number is the median of its timed iterations; intervals are taken over blocks of launches.  With few blocks an
 interval is the range, and `coverage` says how often it holds the true median: 50 % with 2 blocks, 75 % with 3.
 """
+
+
+def experiments() -> tuple[str, ...]:
+    """All experiments, in the report's order."""
+    known = sorted(path.stem for path in CASES.glob("*.toml"))
+    return (*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST))
 
 
 def claim_records(claim: Claim, loaded: Iterable[Loaded]) -> list[Record]:
@@ -45,7 +53,10 @@ def claim_records(claim: Claim, loaded: Iterable[Loaded]) -> list[Record]:
         one
         for experiment in loaded
         for one in experiment.records
-        if one.provenance == claim.provenance and claim.n in (0, one.case.n) and claim.nbytes in (0, one.case.nbytes)
+        if one.provenance == claim.provenance
+        and (not claim.experiments or one.case.experiment in claim.experiments)
+        and claim.n in (0, one.case.n)
+        and claim.nbytes in (0, one.case.nbytes)
     ]
 
 
@@ -56,123 +67,44 @@ def judge_all(claims: Iterable[Claim], loaded: Sequence[Loaded]) -> list[Verdict
         if claim.metric not in METRICS:
             raise ValueError(f"claim {claim.id}: metric {claim.metric!r} is none of {', '.join(sorted(METRICS))}")
         records = claim_records(claim, loaded)
-        cores = min((int(one.host.get("cores", "0")) for one in records), default=0)
-        values = METRICS[claim.metric](records)
-        verdicts.append(judge(claim, values, cores=cores, attempted=bool(records)))
+        tried = attempted(records)
+        cores = min((int(one.host.get("cores", "0")) for one in tried), default=0)
+        values = METRICS[claim.metric](tried)
+        why = _absent(claim, records, loaded)
+        verdicts.append(judge(claim, values, cores=cores, attempted=bool(tried), absent=why))
     return verdicts
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns."""
-    cells = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in cells]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
+def _absent(claim: Claim, records: list[Record], loaded: Sequence[Loaded]) -> dict[str, str]:
+    """Contender -> why it has no verified launch among the claim's records."""
+    reasons: dict[str, str] = {}
+    for name in (*claim.contenders, *claim.parts):
+        own = [one for one in records if one.case.contender == name]
+        if any(one.verified for one in own):
+            continue
+        not_run = [one.error.removeprefix(NOT_RUN) for one in own if one.error.startswith(NOT_RUN)]
+        if not_run:
+            reasons[name] = f"not run: {not_run[-1]}"
+        elif own:
+            reasons[name] = outcome_text(own[-1])
+        else:
+            reasons[name] = next(
+                (f"not run: {missing[name]}" for one in loaded if name in (missing := absent(one))),
+                "no verified record",
+            )
+    return reasons
 
 
 def _claims_table(verdicts: list[Verdict]) -> str:
     return table(("claim", "verdict", "because"), [(one.claim.text, f"**{one.word}**", one.reason) for one in verdicts])
 
 
-def _interval(values: Sequence[float]) -> str:
-    return str(interval_over_blocks(list(values), seed=0)) if len(values) else "-"
-
-
-def _fractions_table(loaded: Loaded) -> str:
-    """Fractions of t_opt, per k; the paper's own beside them where it measured the same n."""
-    everything = frame(loaded.records)
-    used = everything[everything["verified"]]
-    published = paper.fig12()
-    rows = []
-    for (nbytes, n, k), group in everything.groupby(["nbytes", "n", "k"]):
-        columns = []
-        for name, partition in (("byteps", "auto"), ("byteps", DEFAULT_PARTITION), ("gloo-ring", "")):
-            chosen = used[
-                (used["nbytes"] == nbytes)
-                & (used["n"] == n)
-                & (used["k"] == k)
-                & (used["contender"] == name)
-                & (used["partition"] == partition)
-            ]
-            columns.append(_interval(chosen["of_optimum"].tolist()))
-        known = n == published.n and k in published.k
-        cited = f"{published.byteps[k] / published.optimal[k]:.3f}" if known else "-"
-        launches = f"{int(group['verified'].sum())} of {len(group)}"
-        rows.append((format_nbytes(int(nbytes)), str(n), str(k), *columns, cited, launches))
-    return table(
-        (
-            "M",
-            "n",
-            "k",
-            "BytePS",
-            "BytePS, 4,096,000-byte partitions",
-            "ring (k = 0 only)",
-            "BytePS, paper",
-            "launches used",
-        ),
-        rows,
-    )
-
-
-def _adder_table(loaded: Loaded) -> str:
-    everything = frame(loaded.records)
-    used = everything[everything["verified"]]
-    published = {"fp32": paper.fig9b().fp32, "fp16": paper.fig9b().fp16}
-    rows = []
-    for dtype in ("fp32", "fp16", "bf16"):
-        chosen = used[used["dtype"] == dtype]
-        columns = [_interval(chosen[chosen["cores"] == cores]["gbit_per_s"].tolist()) for cores in ("1", "all")]
-        rows.append((dtype, *columns, f"{published[dtype]:.1f}" if dtype in published else "-"))
-    return table(("type", "1 core, Gbit/s", "all cores, Gbit/s", "paper, 32 cores, Gbit/s"), rows)
-
-
-def _fidelity_table(loaded: Loaded) -> str:
-    """Per contender and k: what the canary, the run queue and the links said, worst launch of all that were tried."""
-    attempts = frame(loaded.attempts).assign(
-        runqueue=[one.fidelity.runqueue_share for one in loaded.attempts],
-        deviation=[
-            traffic_deviation(one)
-            if one.case.contender == "byteps" and one.verified and one.case.n > 1
-            else float("nan")
-            for one in loaded.attempts
-        ],
-    )
-    rows = []
-    for (contender, k), group in attempts.groupby(["contender", "k"], sort=False):
-        verdicts = Counter(str(verdict) for verdict in group["verdict"])
-        rows.append(
-            (
-                CONTENDERS[contender].label,
-                str(k),
-                ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())),
-                f"{group['canary_p99_seconds'].max() * 1e3:.1f}",
-                f"{group['runqueue'].max():.2f}",
-                f"{group['idle_share'].min():.2f}",
-                f"{group['least_link'].min():.3f}",
-                "-" if group["deviation"].isna().all() else f"{group['deviation'].max():.2%}",
-                f"{group['startup_seconds'].median():.1f}",
-            )
-        )
-    return table(
-        (
-            "contender",
-            "k",
-            "verdicts",
-            "canary p99, ms",
-            "run-queue",
-            "idle",
-            "links",
-            "traffic off plan",
-            "start, s",
-        ),
-        rows,
-    )
-
-
 def _problems(loaded: Sequence[Loaded]) -> list[str]:
     lines = [f"- {bad}" for experiment in loaded for bad in experiment.bad]
-    for one in itertools.chain.from_iterable(experiment.attempts for experiment in loaded):
+    for experiment in loaded:
+        if text := absent_text(absent(experiment)) if experiment.records else "":
+            lines.append(f"- {experiment.experiment}: {text}")
+    for one in itertools.chain.from_iterable(attempted(experiment.attempts) for experiment in loaded):
         if not one.verified:
             lines.append(f"- {one.started_at} {one.case.title}: {outcome_text(one)} {one.fidelity.reason}".rstrip())
         elif "killed at the end" in one.facts:
@@ -186,17 +118,18 @@ def _setting(loaded: Sequence[Loaded]) -> str:
         if one.source == "none":
             rows.append((one.experiment, "-", "no records", "-", "-", "-", "-"))
             continue
-        first = one.records[0]
-        rate = first.case.nic_bytes_per_s
+        rates = sorted({record.case.nic_bytes_per_s for record in one.records} - {0.0})
         commits = sorted({record.git_commit[:12] + record.git_commit[40:] for record in one.records})
+        controls = sorted({record.congestion_control for record in one.records} - {""})
+        tried = attempted(one.records)
         rows.append(
             (
                 one.experiment,
                 one.tier,
                 "committed reference run" if one.source == "reference" else "this machine's run",
-                f"{sum(record.verified for record in one.records)} of {len(one.records)}",
-                format_rate(rate) if rate else "-",
-                first.congestion_control or "-",
+                f"{sum(record.verified for record in tried)} of {len(tried)}",
+                ", ".join(map(format_rate, rates)) or "-",
+                ", ".join(controls) or "-",
                 ", ".join(commits),
             )
         )
@@ -204,7 +137,7 @@ def _setting(loaded: Sequence[Loaded]) -> str:
 
 
 def _machine(loaded: Sequence[Loaded]) -> str:
-    records = [one for experiment in loaded for one in experiment.records]
+    records = [one for experiment in loaded for one in experiment.records if one.host]
     seen = pd.unique(pd.Series([msgspec.json.encode((one.host, one.versions)).decode() for one in records]))
     lines = []
     for text in seen:
@@ -215,33 +148,81 @@ def _machine(loaded: Sequence[Loaded]) -> str:
     return "\n".join(lines)
 
 
+Section = tuple[str, str, Callable[[Loaded], str], tuple[str, ...]]  # experiment, title, table, pictures
+
+SECTIONS: tuple[Section, ...] = (
+    ("fig12", "Figure 12: fraction of the optimum t_opt", goodput.fractions, ("fig12_goodput",)),
+    ("fig9b", "Figure 9b: the CPU adder", goodput.adder, ("fig9b_adder",)),
+    ("fig4", "Figure 4: VGG-16, share of linear scaling", replays.fig4, ("fig4_vgg16",)),
+    ("fig15_16", "Figures 15 and 16: six models, share of linear scaling", replays.models, ("fig15_16_models",)),
+    ("slow_nics", "The same models with slower NICs, share of linear scaling", replays.slow_nics, ("slow_nics",)),
+    ("gain", "Where the gain comes from: each step on top of the last", replays.gain, ("gain_steps",)),
+    ("sizes", "Sizes and numbers of tensors", goodput.sizes, ("sizes_time", "sizes_counts")),
+)
+VERSUS = ("fig12", "fig4", "fig15_16", "slow_nics", "sizes")
+COMPARISON = "How many times faster than its opponents BytePS is in the same block; above 1, BytePS is faster."
+GROUPS = """\
+What does not slow down with the network: latency in shares of the iteration, core-seconds on a GPU machine as cores
+that would be busy at the NIC's rate, the token bucket of the emulated NIC in shares of M, and how many partitions each
+summation service of BytePS has.  A dash: not recorded, or does not apply."""
+
+
+def _sections(loaded: Sequence[Loaded]) -> list[str]:
+    by_name = {one.experiment: one for one in loaded}
+    parts = []
+    for name, title, tabulate, pictures in SECTIONS:
+        one = by_name.get(name)
+        if one is None or not one.records:
+            continue
+        parts += [f"## {title}", tabulate(one), absent_text(absent(one))]
+        parts += [f"![{title}](figures/{picture}.png)" for picture in pictures]
+    return parts
+
+
+def _fairness(loaded: Sequence[Loaded]) -> list[str]:
+    by_name = {one.experiment: one for one in loaded}
+    texts = [
+        ("Tuning: as many trials for everyone, on models that no figure reports", "tune", fairness.tuning),
+        ("At several NIC rates: ratios that drift by more than 5 % do not transfer", "rates", fairness.transfer_table),
+        ("Scaled against whole models", "scaling", fairness.scaling_table),
+    ]
+    parts = [
+        f"### {title}\n\n{text}"
+        for title, name, tabulate in texts
+        if name in by_name and (text := tabulate(by_name[name]))
+    ]
+    everywhere = [one for one in loaded if one.experiment != "tune"]
+    for title, text in (
+        ("What we do around a peer, and the result without it", fairness.intervention_table(everywhere)),
+        ("Default knobs beside tuned ones", fairness.defaults_table(everywhere)),
+    ):
+        parts += [f"### {title}\n\n{text}"] if text else []
+    return ["## Fairness", *parts] if parts else []
+
+
 def compose(results: Path, *, sources: tuple[Source, ...] = SOURCES) -> tuple[str, list[Verdict]]:
     """The report's text and the verdicts in it."""
-    loaded = [load(results, name, sources=sources) for name in EXPERIMENTS]
+    loaded = [load(results, name, sources=sources) for name in experiments()]
     verdicts = judge_all(load_claims(CLAIMS), loaded)
-    fig12, fig9b = loaded
-    parts = ["# Report", _setting(loaded), "## Claims", _claims_table(verdicts)]
-    if fig12.records:
-        parts += ["## Figure 12: fraction of the optimum t_opt", _fractions_table(fig12)]
-        parts += ["![Figure 12](figures/fig12_goodput.png)"]
-    if fig9b.records:
-        parts += ["## Figure 9b: the CPU adder", _adder_table(fig9b), "![Figure 9b](figures/fig9b_adder.png)"]
-    if fig12.records:
-        parts += [
-            "## Was the machine fast enough?",
-            "Worst of all launches, repeated ones included.",
-            _fidelity_table(fig12),
-        ]
+    emulated = [one for one in loaded if any(record.provenance == "emulated" for record in one.records)]
+    parts = ["# Report", _setting(loaded), "## Contenders", launches.contenders(loaded)]
+    parts += ["## Claims", _claims_table(verdicts), *_sections(loaded)]
+    if versus := replays.against_opponents([one for one in emulated if one.experiment in VERSUS]):
+        parts += ["## BytePS against its opponents", COMPARISON, versus]
+    parts += _fairness(loaded)
+    for one in emulated:
+        if one.experiment == "fig12" and (spent := launches.cost(one)):
+            parts += ["## What it costs", spent]
+    if emulated:
+        parts += ["## Was the machine fast enough?", "Worst of all launches, repeated ones included."]
+        parts += [launches.fidelity(emulated)]
+        parts += ["## How far from a real cluster?", GROUPS, launches.dimensionless(emulated)]
     parts += bench.report_parts(results, sources)
     problems = _problems(loaded)
     parts += ["## Launches that were not used, and other trouble", "\n".join(problems) if problems else "None."]
-    parts += [
-        "## What this is evidence for",
-        SCOPE.strip(),
-        "## Machine and versions",
-        _machine(loaded) or "No records.",
-    ]
-    return "\n\n".join(parts) + "\n", verdicts
+    parts += ["## What this is evidence for", SCOPE.strip(), "## Machine and versions"]
+    parts += [_machine(loaded) or "No records."]
+    return "\n\n".join(filter(None, parts)) + "\n", verdicts
 
 
 def write(results: Path) -> tuple[Path, list[Verdict]]:

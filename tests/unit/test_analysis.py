@@ -1,69 +1,33 @@
-"""From records to tables, figures and the report."""
+"""From records to tables."""
+
+from dataclasses import replace
 
 import pytest
+from synthetic import (
+    MODELS,
+    NOT_INSTALLED,
+    PAYLOAD_RATE,
+    SLOW_NIC,
+    counters,
+    failed,
+    figure_12,
+    loaded,
+    made,
+    made_case,
+    not_run,
+    planned_nics,
+    replayed,
+)
 from test_record import make_case, make_record
 
+from baselines.contenders import CONTENDERS
 from byteps import theory
-from experiments import analysis, figures, metrics, paper, record, report
-from experiments.record import Fidelity, NicBytes, NicCounters, OracleCheck
-
-KS = (0, 1, 2, 4, 8)
-
-
-def nics(case, factor=1.0):
-    """Counters as if the plan had been carried out `factor` times."""
-    planned = analysis.planned_payload(make_record(case)) if case.contender == "byteps" else {}
-    zero = NicCounters(
-        tx_bytes=0, rx_bytes=0, tx_packets=0, rx_packets=0, tx_wire_bytes=0, rx_wire_bytes=0, dropped_packets=0
-    )
-    result = {}
-    for host, nbytes in planned.items():
-        moved = int(nbytes * case.iterations * factor)
-        packets = moved // 16384
-        total = moved + packets * record.HEADER_BYTES
-        after = NicCounters(
-            tx_bytes=total,
-            rx_bytes=total,
-            tx_packets=packets,
-            rx_packets=packets,
-            tx_wire_bytes=0,
-            rx_wire_bytes=0,
-            dropped_packets=0,
-        )
-        result[host] = NicBytes(before=zero, after=after)
-    return result
-
-
-def launches(fraction=0.96, blocks=2, **changes):
-    """Records of a whole Figure 12 in which BytePS reaches `fraction` of the optimum and the ring 0.97 of its bound."""
-    rate = 25e6 * theory.TCP_PAYLOAD_FRACTION
-    result = []
-    for block in range(blocks):
-        for contender, k in [("byteps", k) for k in KS] + [("gloo-ring", 0)]:
-            settings = {"partition": "auto"} if contender == "byteps" else {}
-            case = make_case(
-                n=8, k=k, nbytes=2**26, contender=contender, settings=settings, block=block, tier="reproduce"
-            )
-            bound = theory.byteps_seconds(2**26, 8, k, rate)
-            seconds = bound / (fraction if contender == "byteps" else 0.97)
-            host = {"cores": "2", "cpu": "test", "memory_bytes": "1", "system": "test"}
-            fields = {"seconds": [seconds] * 3, "nics": nics(case), "host": host}
-            result.append(make_record(case, **{**fields, **changes}))
-    return result
-
-
-def loaded(records):
-    return analysis.Loaded(
-        experiment="fig12", tier="reproduce", source="raw", records=records, attempts=records, bad=[]
-    )
-
-
-def verdicts(records):
-    return {one.claim.id: one.word for one in report.judge_all(report.load_claims(report.CLAIMS), [loaded(records)])}
+from experiments import analysis, catalogue, lines, paper, record
+from experiments.record import NicBytes
 
 
 def test_the_fraction_of_the_optimum_counts_headers():
-    table = analysis.frame(launches(fraction=0.96))
+    table = analysis.frame(figure_12(fraction=0.96))
     assert table[table["contender"] == "byteps"]["of_optimum"].tolist() == pytest.approx([0.96] * 10)
     assert table[table["contender"] == "gloo-ring"]["of_ring_bound"].tolist() == pytest.approx([0.97] * 2)
 
@@ -74,32 +38,11 @@ def test_a_launch_that_failed_has_no_times_and_stays_visible():
     assert table["error"].tolist() == ["boom"]
 
 
-def test_a_good_run_reproduces_every_emulated_claim():
-    words = verdicts(launches())
-    assert {words[name] for name in words if not name.startswith(("adder", "ring-ignores"))} == {"reproduced"}
-    assert words["adder-outruns-100g"] == "not testable here"
-
-
-def test_a_slow_run_does_not():
-    words = verdicts(launches(fraction=0.85))
-    assert words["byteps-near-optimal"] == words["fig12-gap"] == words["byteps-beats-ring"] == "not reproduced"
-    assert words["goodput-rises-with-k"] == "reproduced"
-
-
-def test_unfaithful_launches_enter_no_claim_about_speed():
-    words = verdicts(launches(fidelity=Fidelity(verdict="cpu-bound")))
-    assert words["byteps-near-optimal"] == "inconclusive"
-
-
-def test_a_wrong_sum_is_not_hidden_by_being_unverified():
-    wrong = OracleCheck(max_error=1.0, tolerance=0.0, checked=8, passed=False)
-    assert verdicts(launches(oracle=wrong))["sums-exact"] == "not reproduced"
-
-
 def test_traffic_off_the_plan_is_seen():
     case = make_case(n=8, k=4, nbytes=2**26)
-    assert analysis.traffic_deviation(make_record(case, nics=nics(case))) < 1e-6
-    assert analysis.traffic_deviation(make_record(case, nics=nics(case, 1.02))) == pytest.approx(0.02, rel=1e-3)
+    assert analysis.traffic_deviation(make_record(case, nics=planned_nics(case))) < 1e-6
+    off = analysis.traffic_deviation(make_record(case, nics=planned_nics(case, 1.02)))
+    assert off == pytest.approx(0.02, rel=1e-3)
 
 
 def test_the_planned_traffic_of_the_optimum_is_the_same_on_every_machine_to_a_partition():
@@ -108,8 +51,20 @@ def test_the_planned_traffic_of_the_optimum_is_the_same_on_every_machine_to_a_pa
     assert max(planned) - min(planned) <= 8 * 65536
 
 
-def test_goodput_steps_are_named_after_their_ks():
-    assert list(metrics.goodput_step(launches())) == ["k=0->1", "k=1->2", "k=2->4", "k=4->8"]
+def test_no_plan_is_made_up_for_what_is_not_a_single_tensor_of_byteps():
+    single = made("byteps", 1.0, k=4, record_nics=planned_nics(made_case("byteps", k=4)))
+    assert analysis.has_plan(single)
+    assert not analysis.has_plan(made("byteps", 1.0, k=4))
+    assert not analysis.has_plan(made("byteps", 1.0, workload="tensors:10", record_nics=single.nics))
+    assert not analysis.has_plan(made("gloo-ring", 1.0, record_nics=single.nics))
+
+
+def test_payload_is_compared_with_the_formula_of_the_contender():
+    sent = round(2 * 7 / 8 * 2**24) * 3
+    nics = {f"gpu{i}": NicBytes(before=counters(0), after=counters(sent)) for i in range(8)}
+    nics["cpu0"] = NicBytes(before=counters(0), after=counters(0))
+    assert analysis.payload_of_formula(made("gloo-ring", 1.0, record_nics=nics)) == pytest.approx(1.0)
+    assert analysis.payload_of_formula(made("gloo-ring", 1.0)) != analysis.payload_of_formula(made("gloo-ring", 1.0))
 
 
 def test_raw_records_come_before_the_reference_run_and_bigger_tiers_before_smaller(tmp_path):
@@ -121,30 +76,85 @@ def test_raw_records_come_before_the_reference_run_and_bigger_tiers_before_small
     assert analysis.load(tmp_path, "fig12").tier == "paper"
 
 
-def test_figures_and_report_are_made_from_any_records_and_from_none(tmp_path):
-    for name, records in (
-        ("full", launches()),
-        ("single", launches(blocks=1)),
-        ("failed", launches(error="x")),
-        ("no", []),
-    ):
-        results = tmp_path / name
-        for one in records:
-            record.append(results / "raw" / "fig12.jsonl", one)
-        paths = figures.draw_all(results)
-        assert [path.name for path in paths] == [
-            "fig12_goodput.png",
-            "fig12_goodput.pdf",
-            "fig9b_adder.png",
-            "fig9b_adder.pdf",
-        ]
-        path, _ = report.write(results)
-        assert "## Claims" in path.read_text()
+def test_a_sweep_does_not_displace_the_run_that_figures_show(tmp_path):
+    for tier in ("reproduce", "sweep"):
+        record.append(tmp_path / "raw" / "fig12.jsonl", make_record(make_case(tier=tier)))
+    assert analysis.load(tmp_path, "fig12").tier == "reproduce"
+
+
+def test_linear_scaling_is_the_computation_of_the_dilated_model():
+    one = replayed("horovod", 2.0, "vgg16@fig4", n=4)
+    tensors = catalogue.of_case("vgg16@fig4", one.case.nbytes, one.case.scale, one.case.dilation)
+    computation = max(tensor.ready_seconds for tensor in tensors) + sum(tensor.forward_seconds for tensor in tensors)
+    assert analysis.linear_seconds(one.case) == pytest.approx(computation)
+    assert analysis.frame([one])["efficiency"].tolist() == pytest.approx([0.5])
+
+
+def test_tensors_and_unknown_models_have_no_linear_scaling():
+    table = analysis.frame([made("horovod", 1.0), made("horovod", 1.0, workload="elsewhere/job.toml")])
+    assert table["linear_seconds"].isna().all()
+    assert table["efficiency"].isna().all()
+
+
+def test_five_of_six_models_are_communication_bound_on_slow_nics_and_none_on_the_papers():
+    slow = {model: replayed("byteps", 1.0, model, real_nic=SLOW_NIC).case for model in MODELS}
+    assert {model for model in MODELS if analysis.communication_bound(slow[model])} == {*MODELS} - {"resnet50"}
+    assert not any(analysis.communication_bound(replayed("byteps", 1.0, model).case) for model in MODELS)
+
+
+def test_the_bound_is_that_of_the_contenders_own_algorithm(monkeypatch):
+    nbytes = 2**24
+    assert analysis.bound_seconds(made_case("byteps", k=4)) == pytest.approx(
+        theory.byteps_seconds(nbytes, 8, 4, PAYLOAD_RATE)
+    )
+    assert analysis.bound_seconds(made_case("gloo-ring")) == pytest.approx(theory.ring_seconds(nbytes, 8, PAYLOAD_RATE))
+    server = replace(CONTENDERS["byteps"], name="ps", nic_nbytes=analysis.server_nbytes)
+    monkeypatch.setitem(lines.CONTENDERS, "ps", server)
+    assert analysis.bound_seconds(made_case("ps", k=2)) == pytest.approx(4 * nbytes / PAYLOAD_RATE)
+    assert analysis.bound_seconds(made_case("ps")) == pytest.approx(theory.ring_seconds(nbytes, 8, PAYLOAD_RATE))
+    assert analysis.frame([made("nobody knows it", 1.0)])["of_bound"].isna().all()
+
+
+def test_core_seconds_are_those_of_gpu_machines_only():
+    cpu = {"gpu0": 3.0, "gpu1": 1.0, "cpu0": 100.0, "scheduler": 100.0}
+    one = made("byteps", 1.0, n=2, nbytes=2**30, record_cpu_seconds_by_host=cpu)
+    assert analysis.core_seconds_per_gib(one) == pytest.approx(2.0 / 3)
+
+
+def test_who_is_absent_is_told_with_the_remedy():
+    run = loaded("fig12", [made("byteps", 1.0), not_run("horovod"), failed("mpi")], "byteps", "horovod", "ddp")
+    reasons = analysis.absent(run)
+    assert reasons["horovod"] == NOT_INSTALLED.removeprefix("not run: ")
+    assert "no record in this run" in reasons["ddp"]
+    assert set(reasons) == {"horovod", "ddp"}  # a failure is not an absence
+    assert "install it with: make it" in analysis.absent_text(reasons)
+
+
+def test_the_experiments_file_says_who_belongs_to_it(tmp_path):
+    record.append(tmp_path / "raw" / "fig12.jsonl", make_record(make_case(tier="reproduce")))
+    assert {"byteps", "gloo-ring", "horovod"} <= set(analysis.load(tmp_path, "fig12").expected)
 
 
 def test_the_papers_numbers_are_transcribed_whole():
     fig12 = paper.fig12()
-    lines = (fig12.k, fig12.optimal, fig12.byteps, fig12.allreduce, fig12.ps)
-    assert {len(line) for line in lines} == {9}
+    series = (fig12.k, fig12.optimal, fig12.byteps, fig12.allreduce, fig12.ps)
+    assert {len(values) for values in series} == {9}
     optimum = [theory.goodput(8, k, fig12.nic_goodput_gbps) for k in fig12.k]
     assert fig12.optimal == pytest.approx(optimum, abs=0.01)
+    fig4 = paper.fig4()
+    assert {len(values) for values in (fig4.byteps, fig4.allreduce, fig4.ps, fig4.ps_bytescheduler)} == {len(fig4.k)}
+    training = paper.fig15_16()
+    assert set(training.model) == set(MODELS)
+    assert training.machines == [1, 2, 4, 8, 16, 32]
+
+
+def test_the_papers_headlines_follow_from_its_figures():
+    """Up to 84 % over all-reduce, 245 % over a parameter server, 97.5 % of linear scaling for ResNet-50."""
+    models = paper.fig15_16().model
+    assert models["ugatit"].byteps_kn[-1] / models["ugatit"].allreduce[-1] == pytest.approx(1.84, abs=0.005)
+    transformer = models["transformer_big"]
+    assert transformer.byteps_kn[-1] / transformer.ps[-1] == pytest.approx(3.45, abs=0.005)
+    assert models["resnet50"].byteps_kn[-1] / models["resnet50"].linear[-1] == pytest.approx(0.975, abs=0.0005)
+    for one in models.values():  # throughput of one GPU is the same at every size
+        for gpus, value in zip(paper.fig15_16().gpus, one.linear, strict=True):
+            assert value / gpus == pytest.approx(one.linear[0] / 8, rel=1e-3)

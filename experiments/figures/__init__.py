@@ -1,0 +1,50 @@
+"""The figures, drawn from records alone: one function per figure, one file per family.
+
+A colour means a contender, a mark means a provenance, and points of different provenance are never joined:
+
+    theory     a line without points
+    paper      a cross in the contender's colour, cited in the caption
+    emulated   a filled mark, joined by a thin line; hollow for a contender that spins and was CPU-bound
+    measured   a filled mark
+
+A point is the median over launches, its bar their range from least to largest; a single launch has no bar and says n=1.
+A point without any usable launch is a gap with its reason; a contender that was not run is named with the remedy.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from experiments.analysis import Loaded, load
+from experiments.figures.fig4 import fig4_vgg16
+from experiments.figures.fig9b import fig9b_adder
+from experiments.figures.fig12 import fig12_goodput
+from experiments.figures.fig15_16 import fig15_16_models
+from experiments.figures.gain import gain_steps
+from experiments.figures.sizes import sizes_counts, sizes_time
+from experiments.figures.slow_nics import slow_nics
+
+Draw = Callable[[Loaded, Path], list[Path]]
+
+FIGURES: dict[str, tuple[Draw, ...]] = {
+    "fig12": (fig12_goodput,),
+    "fig9b": (fig9b_adder,),
+    "fig4": (fig4_vgg16,),
+    "fig15_16": (fig15_16_models,),
+    "slow_nics": (slow_nics,),
+    "gain": (gain_steps,),
+    "sizes": (sizes_time, sizes_counts),
+}
+WITHOUT_RECORDS = ("fig12", "fig9b")  # drawn in any case: the paper's points and theory are there
+
+
+def draw(loaded: Loaded, folder: Path) -> list[Path]:
+    """The figures of one experiment."""
+    if not loaded.records and loaded.experiment not in WITHOUT_RECORDS:
+        return []
+    return [path for one in FIGURES.get(loaded.experiment, ()) for path in one(loaded, folder)]
+
+
+def draw_all(results: Path) -> list[Path]:
+    """Every figure that there are records for, into results/figures."""
+    folder = results / "figures"
+    return [path for name in FIGURES for path in draw(load(results, name), folder)]

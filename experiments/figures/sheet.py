@@ -1,0 +1,204 @@
+"""The paper that figures are drawn on: one sheet with panels, a legend in sections beside them, a caption below.
+
+PNG for the screen, PDF with TrueType fonts for papers; both are the same for the same records.
+"""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+
+from byteps.theory import TCP_PAYLOAD_FRACTION
+from byteps.units import format_nbytes, format_rate
+from experiments.analysis import Loaded, absent, absent_text
+from experiments.lines import Line, colour_of, label_of
+
+PAPER_MARK = "x"
+PAPER_SECOND_MARK = "+"  # of the paper's variants: ByteScheduler, or without CPU machines
+THEORY_COLOUR = "0.35"
+_CHARACTERS_PER_INCH = 20.5  # of the caption's font
+_LEGEND_CHARACTERS = 34
+
+
+@dataclass
+class Legend:
+    """What the marks mean, in sections: where points come from is said once, above them."""
+
+    sections: dict[str, list[tuple[Line2D, str]]] = field(default_factory=dict)
+
+    def add(self, section: str, label: str, **style: Any) -> None:
+        """Once per label; `style` is that of the mark."""
+        entries = self.sections.setdefault(section, [])
+        if all(known != label for _, known in entries):
+            entries.append((Line2D([], [], **style), label))
+
+    def line(self, section: str, look: Line, *, note: str = "", hollow: bool = False) -> None:
+        self.add(section, look.label + note, **mark_style(look, hollow=hollow), linestyle=look.linestyle)
+
+    def draw(self, figure: Figure) -> None:
+        handles: list[Line2D] = []
+        labels: list[str] = []
+        titles = []
+        for section, entries in self.sections.items():
+            titles.append(len(labels))
+            handles.append(Line2D([], [], linestyle="none"))
+            labels.append(section)
+            for handle, label in entries:
+                handles.append(handle)
+                labels.append(textwrap.fill(label, _LEGEND_CHARACTERS))
+        if not labels:
+            return
+        drawn = figure.legend(handles, labels, loc="outside right upper", fontsize=7, handlelength=2.6, frameon=False)
+        for index in titles:
+            drawn.get_texts()[index].set_fontweight("bold")
+
+
+def mark_style(look: Line, *, hollow: bool = False) -> dict[str, Any]:
+    """How a point of this line looks; hollow: it was CPU-bound."""
+    small = bool(look.notes)
+    return {
+        "color": look.colour,
+        "marker": look.marker,
+        "markersize": 4.0 if small else 5.5,
+        "markeredgewidth": 1.0,
+        "markeredgecolor": look.colour,
+        "markerfacecolor": "white" if hollow else look.colour,
+        "markerfacecoloralt": "white",
+        "fillstyle": "full" if hollow else look.fillstyle,
+        "linewidth": 0.6 if small else 0.9,
+    }
+
+
+@dataclass(kw_only=True)
+class Sheet:
+    """A figure while it is drawn."""
+
+    figure: Figure
+    panels: list[Axes]
+    legend: Legend = field(default_factory=Legend)
+
+    def save(self, folder: Path, name: str, caption: Sequence[str]) -> list[Path]:
+        """As PNG and PDF; each sentence group of the caption starts a line of its own."""
+        width = int(self.figure.get_size_inches()[0] * _CHARACTERS_PER_INCH)
+        text = "\n".join(textwrap.fill(line, width) for line in caption if line)
+        self.figure.supxlabel(text, fontsize=6.5, x=0.01, ha="left", linespacing=1.35)
+        self.legend.draw(self.figure)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+        for path in paths:
+            metadata = {"Software": None} if path.suffix == ".png" else {"CreationDate": None}
+            self.figure.savefig(path, dpi=160, metadata=metadata)
+        return paths
+
+
+@contextmanager
+def sheet(title: str, *, rows: int = 1, columns: int = 1, size: tuple[float, float] = (8.2, 4.9)) -> Iterator[Sheet]:
+    """A sheet with panels, row by row."""
+    style: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "font.size": 9}
+    with sns.axes_style("whitegrid"), plt.rc_context(style):
+        figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+        figure.suptitle(title, fontsize=10)
+        try:
+            yield Sheet(figure=figure, panels=list(grid.flat))
+        finally:
+            plt.close(figure)
+
+
+def paper_points(
+    page: Sheet,
+    axes: Axes,
+    what: str,
+    contender: str,
+    xs: Sequence[float],
+    ys: Sequence[float],
+    *,
+    mark: str = PAPER_MARK,
+) -> None:
+    """Numbers of the paper: crosses in the colour of the contender that answers to them, never joined."""
+    style: dict[str, Any] = {"linestyle": "none", "marker": mark, "color": colour_of(contender), "markersize": 5.5}
+    axes.plot(xs, ys, **style)
+    page.legend.add("Paper", what, **style)
+
+
+def theory_line(
+    page: Sheet, axes: Axes, what: str, xs: Sequence[float], ys: Sequence[float], *, linestyle: str = "-"
+) -> None:
+    style: dict[str, Any] = {"color": THEORY_COLOUR, "linewidth": 1.2, "linestyle": linestyle}
+    axes.plot(xs, ys, **style)
+    page.legend.add("Theory", what, **style)
+
+
+def linear_scaling(page: Sheet, axes: Axes) -> None:
+    style: dict[str, Any] = {"color": THEORY_COLOUR, "linewidth": 1.2}
+    axes.axhline(1.0, **style)
+    page.legend.add("Theory", "Linear scaling", **style)
+
+
+def plain_number(value: float, _position: int) -> str:
+    """Ticks of a logarithmic axis in full, but not every one."""
+    return f"{value:g}" if f"{value:e}"[:3] in ("1.0", "2.0", "3.0", "5.0", "7.0") else ""
+
+
+def log_axis(axis: Axis) -> None:
+    axis.set_major_formatter(FuncFormatter(plain_number))
+    axis.set_minor_formatter(FuncFormatter(plain_number))
+
+
+def source_text(loaded: Loaded) -> str:
+    if loaded.source == "none":
+        return "no records yet: run `python -m experiments run`"
+    where = "committed reference run" if loaded.source == "reference" else "this machine's run"
+    return f"{where}, tier {loaded.tier}"
+
+
+def launches_text(table: pd.DataFrame, by: Sequence[str]) -> str:
+    """How many launches a point has."""
+    counts = table[table["verified"]].groupby(list(by)).size()
+    if counts.empty:
+        return "no usable launch"
+    low, high = counts.min(), counts.max()
+    return f"{low} per point" if low == high else f"{low} to {high} per point"
+
+
+def absent_entries(loaded: Loaded, legend: Legend) -> str:
+    """Contenders without a launch: into the legend; why and what to do: for the caption."""
+    reasons = absent(loaded)
+    for name in reasons:
+        legend.add("Not run (see below)", label_of(name), color=colour_of(name), marker="_", linestyle="none")
+    return absent_text(reasons)
+
+
+def replay_text(table: pd.DataFrame) -> str:
+    """What was replayed: bytes and dilation, of one model or from least to largest."""
+    if table.empty:
+        return "nothing yet"
+    rates = " and ".join(format_rate(float(rate)) for rate in sorted(set(table["nic_bytes_per_s"])))
+    low, high = int(table["nbytes"].min()), int(table["nbytes"].max())
+    size = format_nbytes(high) if low == high else f"{format_nbytes(low)} to {format_nbytes(high)}"
+    scales = sorted({f"{scale:.3g}" for scale in table["scale"]}, key=float)
+    slow = sorted({f"{dilation:.3g}" for dilation in table["dilation"]}, key=float)
+    real = table["dilation"] * table["scale"] * table["nic_bytes_per_s"] * TCP_PAYLOAD_FRACTION
+    stands_for = sorted({float(f"{rate:.4g}") for rate in real})
+    return (
+        f"replays with NICs of {rates}, {size} of gradients per machine (tensors divided by {_span(scales)}), "
+        f"computation taking {_span(slow)} times as long as published, as if NICs carried "
+        f"{_span([format_rate(rate) for rate in stands_for])}"
+    )
+
+
+def _span(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"

@@ -1,0 +1,147 @@
+"""BytePS against its opponents, block by block.
+
+A *situation* is what all contenders have in common: experiment, workload and its size, machines and their NICs.  In a
+situation BytePS is its line without strategy, at its best knobs; an opponent at k is every line of every other
+contender that ran with the same k, or that makes no use of CPU machines; only verified launches count.  A ratio is the
+opponent's seconds over BytePS's of the same block: above 1, BytePS is faster.  "The best" is the fastest of the
+opponents in that block.
+Pure: no I/O.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from byteps.units import format_nbytes, format_rate
+from experiments import groups, lines, spec
+from experiments.analysis import communication_bound, core_seconds_per_gib
+from experiments.record import Case, Record
+from experiments.statistics import launch_seconds, paired_ratios
+
+Parts = dict[str, list[float]]
+Test = Callable[[Case], bool]
+PerBlock = dict[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Situation:
+    experiment: str
+    workload: str
+    nbytes: int
+    scale: float
+    dilation: float
+    n: int
+    nic_bytes_per_s: float
+
+
+@dataclass(kw_only=True)
+class Contest:
+    """One situation: who took how long in which block."""
+
+    case: Case  # any of its cases
+    byteps: dict[int, PerBlock] = field(default_factory=dict)  # k -> block -> value
+    others: dict[tuple[lines.Line, int], PerBlock] = field(default_factory=dict)  # (line, k) -> block -> value
+
+    def opponents(self, k: int, wanted: Callable[[lines.Line], bool] = lambda _: True) -> list[PerBlock]:
+        """Of BytePS with k CPU machines."""
+        return [values for (line, at), values in self.others.items() if wanted(line) and (at == k or not line.uses_k)]
+
+
+def contests(records: Iterable[Record], value: Callable[[Record], float]) -> list[Contest]:
+    """All situations among verified launches on more than one machine."""
+    records = list(records)
+    name = lines.naming(one.case for one in records)
+    found: dict[_Situation, Contest] = {}
+    for one in records:
+        case = one.case
+        if not one.verified or case.n < 2 or not case.nic_bytes_per_s:
+            continue
+        key = _Situation(
+            experiment=case.experiment,
+            workload=case.workload,
+            nbytes=case.nbytes,
+            scale=case.scale,
+            dilation=case.dilation,
+            n=case.n,
+            nic_bytes_per_s=case.nic_bytes_per_s,
+        )
+        contest = found.setdefault(key, Contest(case=case))
+        line = name(case)
+        if line.contender != "byteps":
+            contest.others.setdefault((line, case.k), {})[case.block] = value(one)
+        elif line.main:
+            contest.byteps.setdefault(case.k, {})[case.block] = value(one)
+    return list(found.values())
+
+
+def part_name(case: Case, k: int) -> str:
+    """The situation in words: "fig12 16 MiB k=8", "fig15_16 vgg16 k=0"."""
+    what = case.workload if spec.is_model(case.workload) else format_nbytes(case.nbytes)
+    if case.workload.startswith("tensors"):
+        what += f" in {case.workload.partition(':')[2]} tensors"
+    rate = f" {format_rate(case.nic_bytes_per_s)}" if case.experiment == "rates" else ""
+    return f"{case.experiment} {what}{rate} k={k}"
+
+
+def best_of(some: Iterable[PerBlock]) -> PerBlock:
+    """Block -> the least value in it."""
+    best: PerBlock = {}
+    for values in some:
+        for block, value in values.items():
+            best[block] = min(value, best.get(block, value))
+    return best
+
+
+def _seconds(one: Record) -> float:
+    return launch_seconds(one.seconds)
+
+
+def over(records: list[Record], *, opponent: Callable[[lines.Line], bool], situation: Test) -> Parts:
+    """How many times faster than the best of those opponents BytePS is, for every situation and k."""
+    parts: Parts = {}
+    for contest in contests(records, _seconds):
+        if not situation(contest.case):
+            continue
+        for k, ours in sorted(contest.byteps.items()):
+            ratios = paired_ratios(best_of(contest.opponents(k, opponent)), ours)
+            if ratios:
+                parts[part_name(contest.case, k)] = list(ratios.values())
+    return parts
+
+
+def anybody(_line: lines.Line) -> bool:
+    return True
+
+
+def all_reduce(line: lines.Line) -> bool:
+    """Those that make no use of CPU machines are all all-reduce here."""
+    return not line.uses_k
+
+
+def only(contender: str) -> Callable[[lines.Line], bool]:
+    """That contender as it is at its best, without a strategy of ours."""
+    return lambda line: line.contender == contender and line.main
+
+
+def replay(case: Case) -> bool:
+    return spec.is_model(case.workload)
+
+
+def bound_by_communication(case: Case) -> bool:
+    return replay(case) and communication_bound(case)
+
+
+def shaped_tensor(case: Case) -> bool:
+    """One tensor, large enough for the emulated NIC to matter and of at least 1 MiB."""
+    return case.workload == "tensor" and case.nbytes >= 2**20 and not groups.unshaped(case)
+
+
+def cpu_cost(records: list[Record], contender: str) -> Parts:
+    """Core-seconds per GiB of a whole GPU machine, BytePS's over the contender's, for every situation and k."""
+    parts: Parts = {}
+    for contest in contests(records, core_seconds_per_gib):
+        for k, ours in sorted(contest.byteps.items()):
+            theirs = best_of(contest.opponents(k, only(contender)))
+            ratios = [value for value in paired_ratios(ours, theirs).values() if value == value]
+            if ratios:
+                parts[part_name(contest.case, k)] = ratios
+    return parts

@@ -1,0 +1,1 @@
+"""The report's tables, each a function of records; text in Markdown."""
