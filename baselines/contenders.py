@@ -10,7 +10,7 @@ import importlib.metadata
 from pathlib import Path
 
 from baselines.launch import ROOT, Contender
-from baselines.peers import byteps, horovod, mpi, mxnet, torch
+from baselines.peers import byteps, horovod, mpi, mxnet, tensorflow, torch
 
 CPU_ADDER = Contender(
     name="cpu-adder",
@@ -31,6 +31,7 @@ CONTENDERS: dict[str, Contender] = {
         *horovod.CONTENDERS,
         *mpi.CONTENDERS,
         *mxnet.CONTENDERS,
+        *tensorflow.CONTENDERS,
         CPU_ADDER,
     )
 }
