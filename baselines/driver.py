@@ -112,7 +112,8 @@ def main() -> None:
     talk = Conversation(out, sys.stdin)
     try:
         adapter = importlib.import_module(args.adapter)
-        session = strategies.wrap(adapter.start(rank=args.rank, size=args.size, settings=args.settings), args.settings)
+        session = adapter.start(rank=args.rank, size=args.size, settings=args.settings)
+        session = strategies.wrap(session, args.settings, rank=args.rank, size=args.size)
         one_by_one = args.settings.get("submit") == "one by one"
         serve(talk, session, rank=args.rank, size=args.size, one_by_one=one_by_one)
         session.close()

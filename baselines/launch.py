@@ -11,6 +11,7 @@ from byteps.units import parse_nbytes
 
 ROOT = Path(__file__).resolve().parent.parent
 PORT = 29_400  # every launch has fresh namespaces' worth of ports to itself, since contenders are never up together
+LEADER_PORT_DISTANCE = 1500  # beyond the ports of launches, below those that the kernel hands out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,7 @@ DRIVER = (
     "baselines/replay.py",
     "baselines/strategies.py",
     "baselines/window.py",
+    "baselines/order.py",
     "baselines/session.py",
     "baselines/data.py",
     "baselines/launch.py",
@@ -108,6 +110,7 @@ def driver_argv(
     told = dict(settings)
     if told.get("strategy", "plain") != "plain":
         told |= {name: str(launch.knob(name, default)) for name, default in strategies.DEFAULTS.items()}
+        told["leader"] = f"{launch.gpu_machines[0].address}:{launch.port + LEADER_PORT_DISTANCE}"
     return (
         *(python, "-m", "baselines.driver", "--adapter", f"baselines.adapters.{adapter}"),
         *("--rank", str(rank), "--size", str(len(launch.gpu_machines))),

@@ -29,8 +29,7 @@ class Session(Protocol):
     """A contender that is up.
 
     `submit` and `wait` may be called by two threads at once (a strategy's and the driver's), but never one of them
-    by two.  A session that finds a tensor's counterparts on other ranks by its name, so that every rank may submit in
-    an order of its own, says so with an attribute `matches_by_name = True`; others need the same order everywhere.
+    by two.
     """
 
     def declare(self, tensors: Sequence[Tensor], gradients: Sequence[Array]) -> None:

@@ -5,11 +5,9 @@
     fused        neighbours in ready order travel together in buckets of `bucket` bytes, each handed over when its last
                  tensor is ready, whether or not the bucket before is through: Horovod's fusion with fixed buckets
     scheduled    as ByteScheduler does it over the calls of others: tensors cut into pieces of `piece` bytes, the most
-                 urgent first, at most `credit` bytes outstanding
+                 urgent first, at most `credit` bytes outstanding, in the order that rank 0 decides
 
-Settings: `strategy` and its byte counts, such as "4MiB".  `scheduled` changes the order of the calls, from rank to rank
-too, so it needs a session that matches tensors by name; one that matches them by their order says nothing about it
-(`matches_by_name` is not there or false) and is refused.
+Settings: `strategy` and its byte counts, such as "4MiB"; the plan adds `leader`, where rank 0 tells its decisions.
 Standard library and numpy only (>= 1.22), as the sessions themselves.
 """
 
@@ -18,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from baselines import order
 from baselines.session import Array, Session, Tensor
 from baselines.window import Window
 from byteps.units import parse_nbytes
@@ -26,22 +25,20 @@ DEFAULTS = {"bucket": "64MiB", "piece": "4MiB", "credit": "16MiB"}
 STRATEGIES = ("plain", "one-by-one", "fused", "scheduled")
 
 
-def wrap(session: Session, settings: dict[str, str]) -> Session:
+def wrap(session: Session, settings: dict[str, str], *, rank: int, size: int) -> Session:
     """The session itself, or the strategy that the settings name around it."""
     strategy = settings.get("strategy", "plain")
     if strategy == "plain":
         return session
     if strategy == "one-by-one":
-        return Scheduled(session)
+        return Scheduled(session, order.Leader("", 0, 0))  # the order of submission, so that nobody need be told
     if strategy == "fused":
         return Fused(session, bucket_nbytes=_nbytes(settings, "bucket"))
     if strategy == "scheduled":
-        if not getattr(session, "matches_by_name", False):
-            raise ValueError(
-                "strategy 'scheduled' hands tensors over in an order that may differ between ranks; this contender "
-                "matches tensors by their order and would add up different ones"
-            )
-        return Scheduled(session, piece_nbytes=_nbytes(settings, "piece"), credit_nbytes=_nbytes(settings, "credit"))
+        piece_nbytes, credit_nbytes = _nbytes(settings, "piece"), _nbytes(settings, "credit")
+        address, _, port = settings["leader"].rpartition(":")
+        end = order.meet(address, int(port), rank=rank, size=size)
+        return Scheduled(session, end, piece_nbytes=piece_nbytes, credit_nbytes=credit_nbytes)
     raise ValueError(f"strategy {strategy!r} is not one of {', '.join(STRATEGIES)}")
 
 
@@ -136,11 +133,13 @@ def buckets(tensors: Sequence[Tensor], gradients: Sequence[Array], bucket_nbytes
 class Scheduled:
     """Pieces of at most `piece_nbytes` in order of priority; without the byte counts, whole tensors one by one."""
 
-    def __init__(self, base: Session, *, piece_nbytes: int = 0, credit_nbytes: int = 0) -> None:
+    def __init__(
+        self, base: Session, end: order.Leader | order.Follower, *, piece_nbytes: int = 0, credit_nbytes: int = 0
+    ) -> None:
         self._base = base
         self._piece_nbytes = piece_nbytes
         self._credit_nbytes = credit_nbytes
-        self._window = Window(base, credit_nbytes=credit_nbytes, may_stall=credit_nbytes > 0)
+        self._window = Window(base, end, credit_nbytes=credit_nbytes)
 
     def declare(self, tensors: Sequence[Tensor], gradients: Sequence[Array]) -> None:
         pieces: list[Tensor] = []

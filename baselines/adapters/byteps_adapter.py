@@ -10,8 +10,6 @@ from baselines.session import Array, Tensor
 class Session:
     """An initialised job."""
 
-    matches_by_name = True
-
     def __init__(self) -> None:
         byteps.init()
         self._handles: dict[int, Any] = {}

@@ -28,8 +28,6 @@ class Session:
     safe from any thread and let others run while they wait.
     """
 
-    matches_by_name = True
-
     def __init__(self, *, polls: bool) -> None:
         hvd.init()
         self._polls = polls

@@ -25,8 +25,6 @@ CHECK_SECONDS = 0.5  # how long a failure of a thread may stay unnoticed
 class Session:
     """A worker task, connected to all servers."""
 
-    matches_by_name = True  # a graph has its own place for every tensor, so the order of the calls is free
-
     def __init__(self, *, settings: dict[str, str]) -> None:
         self._cluster, job, task = cluster_of_environment()
         self._settings = settings

@@ -1,24 +1,30 @@
 """Strategies around a session: what they hand over, in which order, how much at a time, and what comes back."""
 
+import socket
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baselines import strategies, window
+from baselines import strategies
 from baselines.session import Array, Session, Tensor
 
 RANKS = 2  # a fake sum is that many times the gradient
 DEADLINE = 20.0
 
 
+def wrap(session: Session, knobs: dict[str, str]) -> Session:
+    """As the only rank."""
+    return strategies.wrap(session, {"leader": "127.0.0.1:0", **knobs}, rank=0, size=1)
+
+
 class Fake:
     """A session whose network is instantaneous, or waits for `open`; it keeps what it was told."""
-
-    matches_by_name = True
 
     def __init__(self, *, in_place: bool = True, gated: bool = False, fails_at: str = "") -> None:
         self._in_place = in_place
@@ -99,6 +105,13 @@ def iterate(session: Session, tensors: Sequence[Tensor], gradients: list[Array],
     assert all(session.wait(index).size == one.numel for index, one in enumerate(tensors))
 
 
+def submit_and_wait(session: Session, count: int) -> None:
+    for index in range(count):
+        session.submit(index)
+    for index in range(count):
+        session.wait(index)
+
+
 @st.composite
 def workloads(draw: st.DrawFn) -> list[Tensor]:
     dtypes = st.sampled_from(["float32", "float16"])
@@ -120,7 +133,7 @@ KNOBS = st.fixed_dictionaries(
 @given(st.lists(workloads(), min_size=1, max_size=2), KNOBS, st.booleans(), st.integers(1, 3), st.randoms())
 def test_every_element_is_handed_over_once_per_iteration_and_comes_back_summed(jobs, knobs, in_place, rounds, random):
     fake = Fake(in_place=in_place)
-    session = strategies.wrap(fake, knobs)
+    session = wrap(fake, knobs)
     for tensors in jobs:
         gradients = arrays(tensors)
         session.declare(tensors, gradients)
@@ -144,7 +157,7 @@ def test_every_element_is_handed_over_once_per_iteration_and_comes_back_summed(j
 
 def test_one_by_one_takes_whole_tensors_in_ready_order_whatever_their_priority():
     fake = Fake()
-    session = strategies.wrap(fake, {"strategy": "one-by-one"})
+    session = wrap(fake, {"strategy": "one-by-one"})
     tensors = [tensor(index, 3, priority=index) for index in range(5)]
     gradients = arrays(tensors)
     session.declare(tensors, gradients)
@@ -156,7 +169,7 @@ def test_one_by_one_takes_whole_tensors_in_ready_order_whatever_their_priority()
 
 def test_submitting_does_not_wait_for_what_is_outstanding():
     fake = Fake(gated=True)
-    session = strategies.wrap(fake, {"strategy": "one-by-one"})
+    session = wrap(fake, {"strategy": "one-by-one"})
     tensors = [tensor(index, 3) for index in range(3)]
     session.declare(tensors, arrays(tensors))
     for index in range(3):
@@ -170,7 +183,7 @@ def test_submitting_does_not_wait_for_what_is_outstanding():
 
 def test_an_urgent_tensor_overtakes_the_pieces_that_are_not_handed_over_yet():
     fake = Fake(gated=True)
-    session = strategies.wrap(fake, {"strategy": "scheduled", "piece": "8", "credit": "16"})
+    session = wrap(fake, {"strategy": "scheduled", "piece": "8", "credit": "16"})
     tensors = [tensor(0, 8, priority=0), tensor(1, 4, priority=1)]
     session.declare(tensors, arrays(tensors))
     session.submit(0)
@@ -187,7 +200,7 @@ def test_an_urgent_tensor_overtakes_the_pieces_that_are_not_handed_over_yet():
 
 def test_a_piece_larger_than_the_credit_goes_alone():
     fake = Fake()
-    session = strategies.wrap(fake, {"strategy": "scheduled", "piece": "400", "credit": "4"})
+    session = wrap(fake, {"strategy": "scheduled", "piece": "400", "credit": "4"})
     tensors = [tensor(index, 100) for index in range(3)]
     gradients = arrays(tensors)
     session.declare(tensors, gradients)
@@ -198,7 +211,7 @@ def test_a_piece_larger_than_the_credit_goes_alone():
 
 def test_neighbours_share_a_bucket_that_leaves_when_its_last_tensor_is_ready():
     fake = Fake()
-    session = strategies.wrap(fake, {"strategy": "fused", "bucket": "32"})
+    session = wrap(fake, {"strategy": "fused", "bucket": "32"})
     tensors = [tensor(0, 2), tensor(1, 6, priority=7), tensor(2, 1), tensor(3, 9), tensor(4, 1)]
     gradients = arrays(tensors)
     session.declare(tensors, gradients)
@@ -224,24 +237,18 @@ def test_element_types_do_not_mix_in_a_bucket_and_buckets_are_in_the_order_of_co
 @pytest.mark.parametrize("strategy", ["one-by-one", "fused", "scheduled"])
 @pytest.mark.parametrize("where, text", [("submit", "no route"), ("wait", "peer is gone")])
 def test_an_error_of_the_session_surfaces_instead_of_hanging(strategy, where, text):
-    session = strategies.wrap(Fake(fails_at=where), {"strategy": strategy})
+    session = wrap(Fake(fails_at=where), {"strategy": strategy})
     tensors = [tensor(index, 3) for index in range(3)]
     session.declare(tensors, arrays(tensors))
 
-    def use() -> None:
-        for index in range(3):
-            session.submit(index)
-        for index in range(3):
-            session.wait(index)
-
     with pytest.raises((RuntimeError, OSError), match=text):
-        use()
+        submit_and_wait(session, 3)
     session.close()
 
 
 def test_an_error_of_a_later_hand_over_surfaces_where_the_tensor_is_waited_for():
     fake = Fake(gated=True)
-    session = strategies.wrap(fake, {"strategy": "one-by-one"})
+    session = wrap(fake, {"strategy": "one-by-one"})
     tensors = [tensor(index, 3) for index in range(2)]
     session.declare(tensors, arrays(tensors))
     session.submit(0)
@@ -254,70 +261,100 @@ def test_an_error_of_a_later_hand_over_surfaces_where_the_tensor_is_waited_for()
 
 
 class Meeting:
-    """Two ranks; a tensor's sum is there when both have submitted it."""
+    """Ranks that match calls by their order: the n-th call of one is added to the n-th calls of the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.changed = threading.Condition()
-        self.arrived: dict[str, list[Array]] = {}
-
-    def session(self) -> "Rank":
-        return Rank(self)
+        self.calls: list[list[Array]] = []
 
 
 class Rank(Fake):
     def __init__(self, meeting: Meeting) -> None:
         super().__init__()
         self._meeting = meeting
+        self._call: dict[int, int] = {}
 
     def submit(self, index: int) -> None:
         with self._meeting.changed:
-            self._meeting.arrived.setdefault(self.tensors[index].name, []).append(self.gradients[index].copy())
+            self._call[index] = len(self.order)
+            self.order.append(self.tensors[index].name)
+            if len(self._meeting.calls) < len(self.order):
+                self._meeting.calls.append([])
+            self._meeting.calls[self._call[index]].append(self.gradients[index].copy())
             self._meeting.changed.notify_all()
 
     def wait(self, index: int) -> Array:
-        arrived = self._meeting.arrived
-        name = self.tensors[index].name
-        with self._meeting.changed:
-            assert self._meeting.changed.wait_for(lambda: len(arrived.get(name, [])) == RANKS, timeout=DEADLINE)
-        self.gradients[index][:] = sum(arrived[name])
+        meeting = self._meeting
+        with meeting.changed:
+            mine = meeting.calls[self._call[index]]
+            assert meeting.changed.wait_for(lambda: len(mine) == meeting.size, timeout=DEADLINE)
+        self.gradients[index][:] = sum(mine)
         return self.gradients[index]
 
 
-def test_ranks_whose_orders_are_opposite_do_not_wait_for_each_other_for_ever(monkeypatch, capfd):
-    monkeypatch.setattr(window, "STALL_SECONDS", 0.02)
-    meeting = Meeting()
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def in_threads(size: int, work: Callable[[int], None]) -> None:
     failures: list[BaseException] = []
 
-    def work(rank: int) -> None:
-        session = strategies.wrap(meeting.session(), {"strategy": "scheduled", "piece": "4", "credit": "8"})
-        tensors = [tensor(index, 4, priority=index if rank else -index) for index in range(4)]
-        gradients = arrays(tensors)
-        session.declare(tensors, gradients)
+    def run(rank: int) -> None:
         try:
-            for index in reversed(range(4)) if rank else range(4):
-                gradients[index][:] = 10 * index + rank
-                session.submit(index)
-            for index in range(4):
-                np.testing.assert_array_equal(session.wait(index), 20 * index + 1)
-            session.close()
+            work(rank)
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(RANKS)]
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(DEADLINE)
         assert not thread.is_alive()
     assert failures == []
-    assert "nothing came back for" in capfd.readouterr().err
 
 
-def test_a_session_that_matches_by_order_is_not_scheduled():
-    fake = Fake()
-    fake.matches_by_name = False
-    with pytest.raises(ValueError, match="matches tensors by their order"):
-        strategies.wrap(fake, {"strategy": "scheduled"})
+@pytest.mark.parametrize("credit", ["8", "64"])
+def test_ranks_hand_over_in_one_order_however_they_are_delayed(credit):
+    size, count = 3, 12
+    meeting = Meeting(size)
+    ranks = [Rank(meeting) for _ in range(size)]
+    knobs = {"strategy": "scheduled", "piece": "8", "credit": credit, "leader": f"127.0.0.1:{free_port()}"}
+
+    def work(rank: int) -> None:
+        session = strategies.wrap(ranks[rank], knobs, rank=rank, size=size)
+        tensors = [tensor(index, 1 + index % 5, priority=index * 7 % 5) for index in range(count)]
+        gradients = arrays(tensors)
+        session.declare(tensors, gradients)
+        random = Random(rank)
+        for iteration in range(3):
+            for index in range(count):
+                gradients[index][:] = 100 * iteration + 10 * index + rank
+                time.sleep(random.random() * 2e-3)
+                session.submit(index)
+            for index in range(count):
+                np.testing.assert_array_equal(session.wait(index), size * (100 * iteration + 10 * index) + 3)
+        session.close()
+
+    in_threads(size, work)
+    assert ranks[0].order == ranks[1].order == ranks[2].order
+
+
+def test_without_rank_0_the_others_fail_instead_of_waiting():
+    knobs = {"strategy": "scheduled", "leader": f"127.0.0.1:{free_port()}"}
+
+    def work(rank: int) -> None:
+        session = strategies.wrap(Fake(), knobs, rank=rank, size=2)
+        tensors = [tensor(0, 3)]
+        session.declare(tensors, arrays(tensors))
+        if rank:
+            with pytest.raises(RuntimeError, match="rank 0, which decides the order, has left"):
+                submit_and_wait(session, 1)
+        session.close()
+
+    in_threads(2, work)
 
 
 @pytest.mark.parametrize(
@@ -331,11 +368,11 @@ def test_a_session_that_matches_by_order_is_not_scheduled():
 )
 def test_settings_that_make_no_sense_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
-        strategies.wrap(Fake(), wrong)
+        wrap(Fake(), wrong)
 
 
 def test_plain_is_the_session_itself_and_facts_name_the_strategy():
     fake = Fake()
-    assert strategies.wrap(fake, {}) is fake
-    facts = strategies.wrap(fake, {"strategy": "scheduled", "piece": "64KiB", "credit": "1MiB"}).facts()
+    assert wrap(fake, {}) is fake
+    facts = wrap(fake, {"strategy": "scheduled", "piece": "64KiB", "credit": "1MiB"}).facts()
     assert facts == {"fake": "1", "strategy": "scheduled", "piece bytes": "65536", "credit bytes": "1048576"}
