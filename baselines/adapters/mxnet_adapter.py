@@ -19,7 +19,13 @@ import numpy as np
 
 from baselines.session import Array, Tensor
 
-_VARIABLES = ("MXNET_KVSTORE_BIGARRAY_BOUND", "MXNET_KVSTORE_SLICE_THRESHOLD", "OMP_NUM_THREADS", "DMLC_PS_VAN_TYPE")
+_VARIABLES = (
+    "MXNET_KVSTORE_BIGARRAY_BOUND",
+    "MXNET_KVSTORE_SLICE_THRESHOLD",
+    "OMP_NUM_THREADS",
+    "DMLC_PS_VAN_TYPE",
+    "DMLC_PS_WATER_MARK",
+)
 
 
 class Session:

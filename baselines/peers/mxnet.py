@@ -8,10 +8,12 @@ of the same Python package, told their role by variables.  Three contenders shar
     mxnet-async   dist_async with an optimizer that adds: a pull returns what has arrived so far
 
 Settings: `keys` and `split` (a tensor of `split` bytes or more is handed over as `keys` keys; keys = 1 is MXNet left
-alone), `bigarray` (elements from which a key is spread over all servers), `slice` (elements, P3), `threads`, `call`
+alone), `bigarray` (elements from which a key is spread over all servers), `slice` (elements, P3), `watermark` (messages
+per connection that ZeroMQ takes before it makes P3's priority queue wait), `threads`, `call`
 ("pushpull", as Gluon's trainer calls it, or "push+pull", all that the MXNet 1.5 of the paper had).
 P3 slices by itself, and the slices go to the servers in turn: several keys per tensor would give every key a short last
-slice, and with 4 slices a key and 4 servers all the short ones to one server.
+slice, and with 4 slices a key and 4 servers all the short ones to one server.  Its priorities need a low `watermark`:
+with ZeroMQ's own, 1000, the queue is always empty.  10 is what MXNet's launcher sets when asked for P3.
 """
 
 from baselines.environments import Environment
@@ -20,7 +22,15 @@ from baselines.launch import DRIVER, Contender, Launch, Machine, Process, driver
 ENVIRONMENT = Environment(name="mxnet", label="MXNet", distribution="mxnet", version_wanted="1.9.1")
 CALLS = ("pushpull", "push+pull")
 P3 = "p3"
-_DEFAULTS = {"keys": "16", "split": "1MiB", "bigarray": "1000000", "slice": "40000", "threads": "1", "call": CALLS[0]}
+_DEFAULTS = {
+    "keys": "16",
+    "split": "1MiB",
+    "bigarray": "1000000",
+    "slice": "40000",
+    "watermark": "10",
+    "threads": "1",
+    "call": CALLS[0],
+}
 _SERVE = "import mxnet"  # in a process that is no worker, the import is the service and returns when the job is over
 
 
@@ -28,7 +38,7 @@ def knobs(launch: Launch, van: str) -> dict[str, str]:
     """All settings, checked, as plain numbers; what is not set has MXNet's own default, or ours for keys and split."""
     defaults = {**_DEFAULTS, "keys": "1"} if van == P3 else _DEFAULTS
     known = {name: launch.settings.get(name, default) for name, default in defaults.items()}
-    for name in ("keys", "bigarray", "slice", "threads"):
+    for name in ("keys", "bigarray", "slice", "watermark", "threads"):
         if not known[name].isdigit() or int(known[name]) < 1:
             raise ValueError(f"mxnet: {name} = {known[name]!r}; it takes a whole number of at least 1")
     known |= {name: str(launch.knob(name, _DEFAULTS[name])) for name in ("split", "bigarray", "slice")}
@@ -54,7 +64,7 @@ def plan(launch: Launch, *, store: str, van: str) -> list[Process]:
             "OMP_NUM_THREADS": values["threads"],
             "OMP_WAIT_POLICY": "PASSIVE",  # idle threads would spin on cores that the machines share
             "MXNET_CPU_WORKER_NTHREADS": values["threads"],
-            **({"DMLC_PS_VAN_TYPE": van} if van else {}),
+            **({"DMLC_PS_VAN_TYPE": van, "DMLC_PS_WATER_MARK": values["watermark"]} if van == P3 else {}),
         }
 
     def service(name: str, kind: str, machine: Machine) -> Process:
