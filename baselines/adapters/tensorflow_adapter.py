@@ -27,7 +27,6 @@ class Session:
 
     def __init__(self, *, settings: dict[str, str]) -> None:
         self._cluster, job, task = cluster_of_environment()
-        self._settings = settings
         self._shape = graph.Shape(
             rank=task,
             size=len(self._cluster["worker"]),
