@@ -99,6 +99,12 @@ def test_the_priority_store_slices_by_itself_so_a_tensor_is_one_key():
     assert _told(_by_role(_plan("mxnet-p3", keys="8"), "worker")[0])["keys"] == "8"
 
 
+def test_the_priority_store_gets_the_low_watermark_without_which_its_queue_is_always_empty():
+    assert {process.env["DMLC_PS_WATER_MARK"] for process in _plan("mxnet-p3")} == {"10"}
+    assert {process.env["DMLC_PS_WATER_MARK"] for process in _plan("mxnet-p3", watermark="3")} == {"3"}
+    assert not any("DMLC_PS_WATER_MARK" in process.env for process in _plan("mxnet-sync"))
+
+
 def test_settings_reach_workers_and_servers():
     processes = _plan(keys="4", split="64KiB", bigarray="5000", slice="700", threads="2", call="push+pull")
     assert {process.env["MXNET_KVSTORE_BIGARRAY_BOUND"] for process in processes} == {"5000"}
