@@ -31,10 +31,6 @@ _VARIABLES = (
 class Session:
     """A worker of a job that is up."""
 
-    matches_by_name = True  # by key: ranks may submit in different orders
-
-    matches_by_name = True
-
     def __init__(self, store: Any, *, keys: int, split_nbytes: int, at_once: bool) -> None:
         self._store = store
         self._keys = keys
