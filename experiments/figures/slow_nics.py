@@ -46,7 +46,7 @@ def slow_nics(loaded: Loaded, folder: Path) -> list[Path]:
             )
         mark_gaps(axes, gaps)
         not_run = absent_entries(loaded, legend)
-        axes.set(ylabel="throughput / linear scaling", ylim=(0, 1.08), xlim=(-0.5, len(names) - 0.5))
+        axes.set(ylabel="throughput / linear scaling", ylim=(0, 1.08), xlim=(-0.5, max(len(names), 1) - 0.5))
         axes.set_xticks(range(len(names)), titles, fontsize=8)
         axes.grid(axis="x", visible=False)
         for edge in np.arange(0.5, len(names) - 1):

@@ -2,9 +2,10 @@
 
 import pytest
 
+from baselines.contenders import CONTENDERS
 from experiments.claims import Claim, judge, load_claims
 from experiments.metrics import METRICS
-from experiments.report import CLAIMS
+from experiments.report import CLAIMS, experiments
 
 
 def make_claim(**changes: object) -> Claim:
@@ -75,10 +76,39 @@ def test_the_rule_every_looks_at_each_value_and_needs_no_interval():
     assert judge(claim, {"k=0": [0.0, 0.0, 1.0]}, cores=2).word == "not reproduced"
 
 
-def test_the_claims_file_is_valid_and_names_known_metrics():
+def test_a_pattern_stands_for_all_parts_that_fit_and_is_missing_if_none_does():
+    claim = make_claim(parts=["sizes 1 MiB k=0", "sizes * k=0"])
+    values = {"sizes 1 MiB k=0": [0.99, 0.98], "sizes 8 MiB k=0": [0.99, 0.97], "sizes 8 MiB k=8": [0.1, 0.1]}
+    verdict = judge(claim, values, cores=2)
+    assert [part.part for part in verdict.parts] == ["sizes 1 MiB k=0", "sizes 8 MiB k=0"]
+    assert verdict.word == "reproduced"
+    assert (
+        judge(make_claim(parts=["sizes * k=0"]), {}, cores=2, attempted=True).reason
+        == "sizes * k=0: no verified record"
+    )
+
+
+def test_without_an_opponent_that_it_names_a_claim_is_not_reproduced():
+    claim = make_claim(contenders=["horovod", "ddp"])
+    absent = {"horovod": "not run: install it with: make horovod"}
+    verdict = judge(claim, {"k=0": [0.99, 0.98]}, cores=2, absent=absent)
+    assert verdict.word == "inconclusive"
+    assert verdict.reason == "without horovod: not run: install it with: make horovod"
+    assert judge(claim, {"k=0": [0.9, 0.9]}, cores=2, absent=absent).word == "not reproduced"
+
+
+def test_a_part_that_is_a_missing_contender_says_why():
+    claim = make_claim(parts=["mxnet-sync"])
+    verdict = judge(claim, {}, cores=2, attempted=True, absent={"mxnet-sync": "not run: make mxnet"})
+    assert verdict.reason == "mxnet-sync: not run: make mxnet"
+
+
+def test_the_claims_file_is_valid_and_names_what_is_known():
     claims = load_claims(CLAIMS)
-    assert len(claims) >= 8
+    assert len(claims) >= 19
     assert {claim.metric for claim in claims} <= set(METRICS)
+    assert {name for claim in claims for name in claim.contenders} <= set(CONTENDERS)
+    assert {name for claim in claims for name in claim.experiments} <= set(experiments())
 
 
 def test_a_wrong_claims_file_names_the_file(tmp_path):
