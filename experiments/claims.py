@@ -26,6 +26,7 @@ import msgspec
 from experiments.statistics import Interval, interval_over_blocks
 
 NO_RECORD = "no verified record"
+NO_LAUNCH = "no launch of this size"
 
 VerdictWord = Literal["reproduced", "not reproduced", "inconclusive", "not testable here"]
 
@@ -162,7 +163,11 @@ def judge(
     word: VerdictWord
     if not attempted and not any(values.get(part.part) for part in parts):
         word = "not testable here"
-        parts = [msgspec.structs.replace(part, word=word, reason="no launch of this size") for part in parts]
+        named = len(parts) - sum(name in reasons for name in claim.contenders)
+        parts = [
+            msgspec.structs.replace(part, word=word, reason=NO_LAUNCH if index < named else part.reason)
+            for index, part in enumerate(parts)
+        ]
     elif "not reproduced" in words:
         word = "not reproduced"
     elif "inconclusive" in words:

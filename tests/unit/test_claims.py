@@ -97,6 +97,13 @@ def test_without_an_opponent_that_it_names_a_claim_is_not_reproduced():
     assert judge(claim, {"k=0": [0.9, 0.9]}, cores=2, absent=absent).word == "not reproduced"
 
 
+def test_what_was_never_tried_for_want_of_a_peer_says_so():
+    absent = {"horovod": "not run: install it with: make horovod"}
+    verdict = judge(make_claim(contenders=["horovod"]), {}, cores=2, absent=absent)
+    assert verdict.word == "not testable here"
+    assert verdict.reason == "k=0: no launch of this size; without horovod: not run: install it with: make horovod"
+
+
 def test_a_part_that_is_a_missing_contender_says_why():
     claim = make_claim(parts=["mxnet-sync"])
     verdict = judge(claim, {}, cores=2, attempted=True, absent={"mxnet-sync": "not run: make mxnet"})
