@@ -171,7 +171,8 @@ def launches_text(table: pd.DataFrame, by: Sequence[str]) -> str:
     if counts.empty:
         return "no usable launch"
     low, high = counts.min(), counts.max()
-    return f"{low} per point" if low == high else f"{low} to {high} per point"
+    text = f"{low} per point" if low == high else f"{low} to {high} per point"
+    return text + ("; n=1: a single one" if low == 1 else "")
 
 
 def absent_entries(loaded: Loaded, legend: Legend) -> str:
