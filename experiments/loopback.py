@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from baselines.contenders import get
 from baselines.launch import Contender, Launch, Process, driver_argv
+from baselines.peers import byteps
 from experiments.bounds import Row
 from experiments.record import Case, Record
 from experiments.statistics import launch_seconds, paired_ratios
@@ -66,9 +67,8 @@ def contender(name: str) -> Contender:
     """The two of the pair, and MXNet."""
     if name == MXNET:
         return get(name)
-    byteps = get("byteps")
     if name == "byteps":
-        return replace(byteps, plan=_plan_byteps)
+        return replace(get(name), plan=_plan_byteps)
     sources = ("baselines/echo.py", "baselines/adapters/echo_adapter.py", "baselines/driver.py", "experiments/here.py")
     return Contender(
         name="echo",
@@ -84,9 +84,7 @@ def contender(name: str) -> Contender:
 
 def _plan_byteps(launch: Launch) -> list[Process]:
     """The usual roles; one worker alone would contact nobody unless forced."""
-    plan = get("byteps").plan
-    assert plan is not None
-    return [replace(process, env=_forced(process.env)) for process in plan(launch)]
+    return [replace(process, env=_forced(process.env)) for process in byteps.plan(launch, forced=True)]
 
 
 def _forced(environment: Mapping[str, str]) -> dict[str, str]:

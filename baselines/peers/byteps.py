@@ -11,7 +11,8 @@ from byteps import theory
 from byteps.version import VERSION
 
 
-def plan(launch: Launch) -> list[Process]:
+def plan(launch: Launch, *, forced: bool = False) -> list[Process]:
+    """The processes; `forced`: with scheduler and servers also for a lone worker, which must be told to use them."""
     # What BytePS chooses by itself follows from bytes and rate, which are scaled already.
     chosen = launch.settings.get("partition", "auto")
     partition = chosen if chosen == "auto" else str(launch.knob("partition", chosen))
@@ -34,7 +35,9 @@ def plan(launch: Launch) -> list[Process]:
 
     start = (sys.executable, "-m", "byteps", "launch")
     processes = []
-    if len(launch.gpu_machines) > 1:  # one worker alone is its own sum; its scheduler and servers would end at once
+    if (
+        forced or len(launch.gpu_machines) > 1
+    ):  # one worker alone is its own sum; its scheduler and servers would end at once
         env = role_env("scheduler", launch.scheduler)
         processes.append(Process(host=launch.scheduler.host, name="scheduler", argv=start, env=env))
         for index, machine in enumerate(launch.cpu_machines):

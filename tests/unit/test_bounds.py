@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from baselines.launch import Contender
+from baselines.launch import Contender, Launch, Machine
 from experiments import bench, bounds, footprint, knee, loopback, record, small_tensors
 from experiments.bounds import Row
 from experiments.record import SCHEMA_VERSION, Case, OracleCheck, Record, case_hash
@@ -71,6 +71,17 @@ def test_loopback_pairs_are_alternated_and_compared_within_blocks() -> None:
     assert _row(rows, "throughput, BytePS / echo").values == (0.5, 0.5)
     assert _row(rows, "core-seconds per GiB, BytePS / echo").values == (2.0, 2.0)
     assert _row(rows, "echo core-seconds").values == (2.0, 2.0)  # 1 s for two passes of a quarter GiB
+
+
+def test_on_loopback_the_lone_worker_has_a_server() -> None:
+    one = Machine(host="gpu0", address="127.0.0.1", interface="lo")
+    launch = Launch(
+        gpu_machines=(one,), cpu_machines=(one,), scheduler=one, nic_bytes_per_s=0.0, nbytes=4, settings={}, secret="00"
+    )
+    plan = loopback.contender("byteps").plan
+    assert plan is not None
+    assert [process.env["DMLC_ROLE"] for process in plan(launch)] == ["scheduler", "server", "worker"]
+    assert {process.env["BYTEPS_FORCE_DISTRIBUTED"] for process in plan(launch)} == {"1"}
 
 
 def test_on_loopback_mxnet_is_compared_with_one_key_and_with_16() -> None:
