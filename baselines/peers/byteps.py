@@ -35,9 +35,8 @@ def plan(launch: Launch, *, forced: bool = False) -> list[Process]:
 
     start = (sys.executable, "-m", "byteps", "launch")
     processes = []
-    if (
-        forced or len(launch.gpu_machines) > 1
-    ):  # one worker alone is its own sum; its scheduler and servers would end at once
+    # One worker alone is its own sum; its scheduler and servers would end at once.
+    if forced or len(launch.gpu_machines) > 1:
         env = role_env("scheduler", launch.scheduler)
         processes.append(Process(host=launch.scheduler.host, name="scheduler", argv=start, env=env))
         for index, machine in enumerate(launch.cpu_machines):
