@@ -39,11 +39,8 @@ class _Worker:
         self.events: list[dict[str, Any]] = []
 
     def say(self, word: str) -> None:
-        try:
-            self._stdin.write(word.encode() + b"\n")
-            self._stdin.flush()
-        except BrokenPipeError as error:
-            raise LaunchError(f"{self.process.name} closed its end of the protocol before {word!r}") from error
+        self._stdin.write(word.encode() + b"\n")
+        self._stdin.flush()
 
     def close(self) -> None:
         self.stdout.close()
@@ -110,7 +107,10 @@ class Crew:
         """One word to every worker; "stop" is the last."""
         self._stopping = word == "stop"
         for worker in self.workers:
-            worker.say(word)
+            try:
+                worker.say(word)
+            except BrokenPipeError as error:
+                raise self._death(worker.process) from error
 
     def expect(self, event: str, *, seconds: float) -> list[dict[str, Any]]:
         """The next event of every worker, which must be of this kind."""

@@ -1,9 +1,10 @@
 """Runs an experiment: block after block, launch after launch, one record each; a second run does only what is missing.
 
 One emulated cluster with all the machines of the largest case serves the whole experiment: hosts that a case does not
-use are idle, and their counters show it.  The links are calibrated before the first launch and after every one, so each
-launch lies between two calibrations, and so does every block.  A calibration that fails is repeated once, since another
-programme may have been busy for a moment; launches beside a failed one are kept and marked `links-off`.
+use are idle, and their counters show it.  The links are calibrated before the first launch, after every block, and
+after a minute of launches within one, so each launch lies between two calibrations; its record is kept after the
+second.  A calibration that fails is repeated once, since another programme may have been busy for a moment; launches
+beside a failed one are kept and marked `links-off`.
 
 A launch that was not faithful is run once more at once; both records are kept.  What is repeated depends on the canary
 and the calibration alone, never on the measured time.  A launch that failed or summed wrongly is not repeated here: the
@@ -11,7 +12,9 @@ record stays, and the next `run` tries again.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -30,6 +33,7 @@ from scripts.netns import Lab, LabError, why_no_lab
 CASES = ROOT / "experiments" / "cases"
 RAW = ROOT / "results" / "raw"
 CALIBRATION_SECONDS = 1.5
+STRETCH_SECONDS = 60.0  # of launches between two calibrations
 ATTEMPTS = 2
 
 
@@ -155,6 +159,17 @@ def cluster_of(cases: list[Case]) -> dict[str, float]:
     return dict.fromkeys([*names, "scheduler"], rate)
 
 
+@dataclass(frozen=True)
+class _Launched:
+    """A launch that waits for the calibration after it."""
+
+    cases: list[Case]
+    attempt: int
+    blanks: list[Record]
+    outcomes: list[launch.Outcome]
+    seconds: float
+
+
 def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], None], show: Display) -> list[Record]:
     """Launch after launch on one emulated cluster; the cases of a group share a launch."""
     if reason := why_no_lab():
@@ -165,30 +180,44 @@ def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], N
         raise RunError(reason)
     show.note(f"emulated cluster: {len(hosts)} machines, NICs of {format_rate(max(hosts.values()))} each way")
     results: list[Record] = []
+    queue = deque((group, 1) for group in groups)
+    waiting: list[_Launched] = []
     with Lab(plan) as lab:
         before = _calibrate(lab, show)
-        for group in groups:
-            left = group
-            for attempt in range(ATTEMPTS):
-                started = time.monotonic()
-                contender = contenders.get(left[0].contender)
-                blanks = [blank_record(case, contender, "emulated") for case in left]
-                folder = logs / f"{blanks[0].case_hash[:12]}-{time.time_ns()}"
-                outcomes = launch.run(left, contender, lab, logs=folder, tell=show.tell)
-                show.tell(left[0], "calibrating")
-                after = _calibrate(lab, show)
-                made = [assemble(blank, one, before, after) for blank, one in zip(blanks, outcomes, strict=True)]
-                before = after
-                left = [one.case for one in made if one.correct and not one.faithful]
-                if attempt + 1 == ATTEMPTS:
-                    left = []
-                for one in made:
-                    keep(one)
-                    show.launched(one, (time.monotonic() - started) / len(made), final=one.case not in left)
+        calibrated = time.monotonic()
+        while queue:
+            cases, attempt = queue.popleft()
+            done = _launch(cases, attempt, lab, logs, show)
+            waiting.append(done)
+            same_block = bool(queue) and queue[0][0][0].block == cases[0].block
+            failed = any(outcome.error for outcome in done.outcomes)
+            if same_block and not failed and time.monotonic() < calibrated + STRETCH_SECONDS:
+                continue
+            show.tell(cases[0], "calibrating")
+            after = _calibrate(lab, show)
+            calibrated = time.monotonic()
+            for one in waiting:
+                made = [assemble(*pair, before, after) for pair in zip(one.blanks, one.outcomes, strict=True)]
+                again = [made_one.case for made_one in made if made_one.correct and not made_one.faithful]
+                if again and one.attempt < ATTEMPTS:
+                    queue.appendleft((again, one.attempt + 1))
+                for made_one in made:
+                    keep(made_one)
+                    final = one.attempt == ATTEMPTS or made_one.case not in again
+                    show.launched(made_one, one.seconds / len(made), final=final)
                 results += made
-                if not left:
-                    break
+            before = after
+            waiting.clear()
     return results
+
+
+def _launch(cases: list[Case], attempt: int, lab: Lab, logs: Path, show: Display) -> _Launched:
+    started = time.monotonic()
+    contender = contenders.get(cases[0].contender)
+    blanks = [blank_record(case, contender, "emulated") for case in cases]
+    folder = logs / f"{blanks[0].case_hash[:12]}-{time.time_ns()}"
+    outcomes = launch.run(cases, contender, lab, logs=folder, tell=show.tell)
+    return _Launched(cases, attempt, blanks, outcomes, time.monotonic() - started)
 
 
 def assemble(blank: Record, outcome: launch.Outcome, before: Calibration, after: Calibration) -> Record:
