@@ -17,15 +17,16 @@ from scripts.netns import Lab, why_no_lab
 pytestmark = pytest.mark.skipif(bool(why_no_lab()), reason=why_no_lab() or "-")
 
 SAY = "import json, sys, time\nsay = lambda **event: print(json.dumps(event), flush=True)\n"
-ONE_ITERATION = """
-say(event="started", facts={}); sys.stdin.readline()
+ONE_CASE = """
 say(event="declared")
 say(event="ready", iteration=0); sys.stdin.readline()
 say(event="done", iteration=0, seconds=0.5); sys.stdin.readline()
 say(event="checked", iteration=0, max_error=float(sys.argv[1]))
 say(event="ready", iteration=1); sys.stdin.readline()
-say(event="stopped")
 """
+START = 'say(event="started", facts={}); sys.stdin.readline()\n'
+ONE_ITERATION = START + ONE_CASE + 'say(event="stopped")\n'
+TWO_CASES = START + ONE_CASE + ONE_CASE
 
 
 def small(name: str) -> Case:
@@ -66,9 +67,15 @@ def lab():
         yield up
 
 
-def attempt(lab: Lab, tmp_path: Path, *programs: str) -> launch.Outcome:
-    (outcome,) = launch.run([small("fake")], fake(*programs), lab, logs=tmp_path, tell=lambda _case, _doing: None)
+def attempt_cases(lab: Lab, tmp_path: Path, count: int, *programs: str) -> list[launch.Outcome]:
+    cases = [msgspec.structs.replace(small("fake"), position=position) for position in range(count)]
+    outcomes = launch.run(cases, fake(*programs), lab, logs=tmp_path, tell=lambda _case, _doing: None)
     assert lab.pids() == []
+    return outcomes
+
+
+def attempt(lab: Lab, tmp_path: Path, *programs: str) -> launch.Outcome:
+    (outcome,) = attempt_cases(lab, tmp_path, 1, *programs)
     return outcome
 
 
@@ -140,3 +147,38 @@ def test_a_reported_failure_ends_the_launch_at_once(lab, tmp_path):
     failed = 'say(event="failed", error="ValueError: no")'
     outcome = attempt(lab, tmp_path, 'say(event="started", facts={}); time.sleep(60)', failed)
     assert outcome.error.startswith("worker 1: ValueError: no")
+
+
+def test_a_death_in_the_second_of_three_cases_costs_that_one_and_the_next(lab, tmp_path):
+    dies = START + ONE_CASE + 'print("out of luck", file=sys.stderr); sys.exit(7)'
+    first, *others = attempt_cases(lab, tmp_path, 3, TWO_CASES, dies)
+    assert first.error == ""
+    assert first.seconds == [0.5]
+    assert first.oracle.passed
+    assert first.nics
+    for outcome in others:
+        assert outcome.seconds == []
+        assert outcome.error.startswith("worker 1 exited 7 while others were waiting for it")
+        assert "out of luck" in outcome.error
+
+
+def test_a_case_that_hangs_costs_its_deadline_and_the_cases_before_it_are_kept(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "SLACK_SECONDS", 0.5)
+    monkeypatch.setattr(launch, "SLOWEST_FACTOR", 0.0)
+    hangs = START + ONE_CASE + 'say(event="declared"); say(event="ready", iteration=0); time.sleep(60)'
+    first, second = attempt_cases(lab, tmp_path, 2, TWO_CASES, hangs)
+    assert (first.error, first.seconds) == ("", [0.5])
+    assert second.error.startswith("waited 0 s for 'done' from worker 1")
+
+
+def test_several_cases_in_one_launch_have_an_outcome_each(lab, tmp_path):
+    both = TWO_CASES + 'say(event="stopped")\n'
+    outcomes = attempt_cases(lab, tmp_path, 2, both, both)
+    assert [(outcome.error, outcome.seconds) for outcome in outcomes] == [("", [0.5])] * 2
+
+
+def test_a_setting_that_the_contender_refuses_is_an_error_of_its_cases(lab, tmp_path):
+    case = msgspec.structs.replace(small("gloo-ring"), settings={"backend": "pigeons"})
+    (outcome,) = launch.run([case], CONTENDERS["gloo-ring"], lab, logs=tmp_path, tell=lambda _case, _doing: None)
+    assert outcome.error == "torch: backend = 'pigeons'; it takes one of gloo, nccl"
+    assert list(tmp_path.iterdir()) == []  # nothing was started
