@@ -179,8 +179,13 @@ def canonical_json(value: object) -> bytes:
 
 
 def case_hash(case: Case) -> str:
-    """Identity of a case: SHA-256 of its canonical JSON without `position`."""
-    fields = msgspec.to_builtins(case)
+    """Identity of a case: SHA-256 of its canonical JSON without `position` and without what equals its default.
+
+    Records of before a field was added so keep their hash.  Defaults are left out here, by value: the encoder's
+    `omit_defaults` compares objects, and a 1.0 that was read from a file is not the 1.0 of the class.
+    """
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Case)}
+    fields = {name: value for name, value in msgspec.to_builtins(case).items() if value != defaults[name]}
     fields.pop("position", None)
     return hashlib.sha256(canonical_json(fields)).hexdigest()
 

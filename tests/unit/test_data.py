@@ -48,6 +48,29 @@ def test_swapped_partitions_a_doubled_rank_a_stale_sum_and_nan_are_seen():
     assert data.largest_error(total, 4, 1) > 0
 
 
+@pytest.mark.parametrize("size", [1, 4, 20])
+def test_half_precision_is_exact_in_any_order_of_addition_up_to_twenty_ranks(size):
+    ranks = [np.empty(NUMEL, np.float16) for _ in range(size)]
+    for rank, array in enumerate(ranks):
+        data.fill(array, rank, 1)
+        assert np.abs(array).max() == 100
+    for order in (ranks, ranks[::-1]):
+        total = np.zeros(NUMEL, np.float16)
+        for array in order:
+            total += array
+        assert data.largest_error(total, size, 1) == 0.0
+    total[7] += 1
+    assert data.largest_error(total, size, 1) == 1.0
+
+
+def test_half_precision_and_single_do_not_share_their_data():
+    half, single = np.empty(NUMEL, np.float16), np.empty(NUMEL, np.float32)
+    data.fill(half, 0, 0)
+    data.fill(single, 0, 0)
+    assert data.largest_error(half, 1, 0) == data.largest_error(single, 1, 0) == 0.0
+    assert np.abs(single).max() == 1000
+
+
 @pytest.mark.parametrize("dtype", sorted(adder.DTYPES))
 @pytest.mark.parametrize("cores", ["1", "all"])
 def test_the_adder_sums_exactly_in_every_type(dtype, cores):

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from baselines.launch import ROOT
 from experiments import record
 from experiments.record import Case, Fidelity, OracleCheck, Record, RecordError
 
@@ -63,6 +64,21 @@ def test_the_case_hash_does_not_depend_on_the_order_of_settings():
 
 def test_the_case_hash_is_the_same_in_every_version():
     assert record.case_hash(make_case())[:16] == "8c08b9861df6d72f"
+
+
+def test_what_a_case_leaves_out_is_no_part_of_its_hash():
+    """So that a field which is added with a default leaves the records of before valid."""
+    same = make_case(workload="".join(["ten", "sor"]), scale=float("1"), dilation=float("1"))  # equal, not identical
+    assert record.case_hash(same) == record.case_hash(make_case())
+    for change in ({"workload": "tensors:2"}, {"scale": 2.0}, {"dilation": 2.0}):
+        assert record.case_hash(make_case(**change)) != record.case_hash(make_case())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results" / "reference").glob("*.jsonl")), ids=lambda path: path.stem)
+def test_the_records_that_are_kept_as_the_reference_still_match_their_hashes(path):
+    records, bad = record.read(path)
+    assert [str(line) for line in bad] == []
+    assert records
 
 
 def test_a_truncated_line_is_reported_skipped_and_ended_by_the_next_append(tmp_path):
