@@ -28,6 +28,9 @@ class Tensor:
 class Session(Protocol):
     """A contender that is up.
 
+    One whose sums are complete only when all ranks are done has a further call, `settle(index)`, which returns what
+    is checked, outside of the measured time.
+
     `submit` and `wait` may be called by two threads at once (a strategy's and the driver's), but never one of them
     by two.
     """

@@ -19,6 +19,7 @@ from experiments.record import Case
 
 UNKNOWN_COLOUR = "0.5"
 OFFICIAL_PARTITION = "4096000"
+PUSH_THEN_PULL = "push, then pull"
 WITHOUT_CPU_MACHINES = "k = 0"
 AS_MANY_CPU_MACHINES = "k = n"
 
@@ -42,11 +43,12 @@ STRATEGIES: Mapping[str, Style] = {
 }
 
 # Settings that are what a contender does anyway (here), and the words for those that deserve some.
-_USUAL = {"partition": "auto", "credit": "auto", "wait": "poll", "keys": "16", "strategy": "plain"}
+_USUAL = {"partition": "auto", "credit": "auto", "wait": "poll", "keys": "16", "call": "pushpull", "strategy": "plain"}
 _ALWAYS_NAMED = {
     ("partition", OFFICIAL_PARTITION): "4,096,000-byte partitions",
     ("wait", "spin"): "spinning",
     ("keys", "1"): "one key",
+    ("call", "push+pull"): PUSH_THEN_PULL,
 }
 _NAMED_APART = frozenset({"strategy", "knobs", "dtype", "cores"})  # the last two are the CPU adder's axes
 

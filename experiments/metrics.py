@@ -127,6 +127,7 @@ METRICS: dict[str, Callable[[list[Record]], Parts]] = {
     "over_best_allreduce_communication_bound": partial(
         opponents.over, opponent=opponents.all_reduce, situation=opponents.bound_by_communication
     ),
+    "over_mxnet_push_pull": partial(opponents.over, opponent=opponents.push_then_pull, situation=_anywhere),
     "cpu_cost_over_horovod": partial(opponents.cpu_cost, contender="horovod"),
     **{
         f"over_{name.replace('-', '_')}{suffix}": partial(

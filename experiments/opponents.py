@@ -122,6 +122,11 @@ def only(contender: str) -> Callable[[lines.Line], bool]:
     return lambda line: line.contender == contender and line.main
 
 
+def push_then_pull(line: lines.Line) -> bool:
+    """MXNet without its later call that does both at once, as the paper used it."""
+    return line.contender == "mxnet-sync" and lines.PUSH_THEN_PULL in line.notes
+
+
 def replay(case: Case) -> bool:
     return spec.is_model(case.workload)
 

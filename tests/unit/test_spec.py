@@ -82,7 +82,7 @@ def test_a_missing_tier_is_named():
     ("name", "tier"), [(name, tier) for name in sorted(run.experiments()) for tier in run.load(name).tier]
 )
 def test_the_shipped_experiments_are_valid(name, tier, monkeypatch):
-    monkeypatch.setattr(run.tune, "load", lambda: dict.fromkeys(TUNING_NAMES, {"tried": "1"}))
+    monkeypatch.setattr(run.tune, "load", lambda: {name: {"tried": "1"} for name in TUNING_NAMES})
     cases = run.cases_of(run.load(name), tier)
     assert cases
     assert {case.experiment for case in cases} == {name}
