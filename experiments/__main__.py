@@ -58,7 +58,12 @@ def _run(names: list[str], tier: Tier, results: Path) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         wanted = [name for name in run.experiments() if tier in run.load(name).tier] if names == ["all"] else names
-        return sum(run.run(name, tier, raw=results / "raw") for name in wanted)
+        raw = results / "raw"
+        expected = [run.missing_seconds(name, tier, raw=raw) for name in wanted]
+        return sum(
+            run.run(name, tier, raw=raw, later_seconds=sum(expected[number:]))
+            for number, name in enumerate(wanted, start=1)
+        )
     except (run.RunError, SpecError, LabError) as error:
         _fail(error)
     except KeyboardInterrupt:

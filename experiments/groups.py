@@ -16,11 +16,10 @@ from dataclasses import dataclass
 
 from byteps import assign, partition, theory
 from experiments import analysis, catalogue, lines
-from experiments.record import Case, Record
+from experiments.record import LATENCY_FACT, Case, Record
 from experiments.statistics import launch_seconds
 from scripts.lab import shaping
 
-LATENCY_FACT = "latency_seconds"  # one way, between two idle machines, where a record has it
 MIN_BURSTS = 20  # a transfer of fewer token buckets is not shaped enough to say something about the network
 NOTHING = float("nan")
 

@@ -12,14 +12,22 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+from experiments import catalogue
 from experiments.record import Case, Record
+from experiments.spec import is_model
 
 
 def expected_seconds(case: Case) -> float:
-    """A guess of a launch's length before any was seen: start-up, and ring all-reduce at the NIC's rate."""
+    """A guess of a case's length before any was seen: start-up, computation, and twice a ring at the NIC's rate."""
     if not case.nic_bytes_per_s:
         return 1.0
-    return 10.0 + 2.0 * (case.warmups + case.iterations) * case.nbytes / case.nic_bytes_per_s
+    model = is_model(case.workload)
+    computation = 0.0
+    if model:
+        tensors = catalogue.of_case(case.workload, case.nbytes, case.scale, case.dilation)
+        computation = max(one.ready_seconds for one in tensors) + sum(one.forward_seconds for one in tensors)
+    iterations = case.warmups + case.iterations
+    return (2.0 if model else 8.0) + iterations * (2.0 * case.nbytes / case.nic_bytes_per_s + computation)
 
 
 def outcome_text(record: Record) -> str:
@@ -38,11 +46,11 @@ def outcome_text(record: Record) -> str:
 class Display:
     """Progress over a list of cases."""
 
-    def __init__(self, cases: list[Case], console: Console) -> None:
+    def __init__(self, cases: list[Case], later_seconds: float, console: Console) -> None:
         self._console = console
         self._total = len(cases)
         self._finished = 0
-        self._left = sum(expected_seconds(case) for case in cases)
+        self._left = sum(map(expected_seconds, cases)) + later_seconds
         self._spent = self._guessed = 0.0
         self._started = time.monotonic()
         self._bar: Progress | None = None
@@ -55,11 +63,13 @@ class Display:
     def remaining_seconds(self) -> float:
         return self._left * (self._spent / self._guessed if self._guessed else 1.0)
 
+    def _left_text(self) -> str:
+        return f"about {self.remaining_seconds() / 60:.0f} min left"
+
     def tell(self, case: Case, doing: str) -> None:
         """Show what a launch is doing right now; plain output stays silent about it."""
         if self._bar:
-            left = f"about {self.remaining_seconds() / 60:.1f} min left"
-            self._bar.update(self._task, description=f"{case.title}: {doing} ({left})")
+            self._bar.update(self._task, description=f"{case.title}: {doing} ({self._left_text()})")
 
     def note(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -67,7 +77,8 @@ class Display:
     def launched(self, record: Record, seconds: float, *, final: bool) -> None:
         """One line for a case of a finished launch; one that will be repeated does not count."""
         number = self._finished + 1
-        self.note(f"[{number}/{self._total}] {record.case.title} ... {outcome_text(record)} {seconds:.1f} s")
+        said = f"{record.case.title} ... {outcome_text(record)} {seconds:.1f} s"
+        self.note(f"[{number}/{self._total}, {self._left_text()}] {said}")
         if final:
             self._finished += 1
             guess = expected_seconds(record.case)
@@ -83,9 +94,9 @@ class Display:
 
 
 @contextmanager
-def display(cases: list[Case]) -> Iterator[Display]:
+def display(cases: list[Case], later_seconds: float = 0.0) -> Iterator[Display]:
     """Progress for as long as the block runs."""
-    shown = Display(cases, Console(file=sys.stdout))
+    shown = Display(cases, later_seconds, Console(file=sys.stdout))
     try:
         yield shown
     finally:

@@ -25,6 +25,7 @@ import msgspec
 SCHEMA_VERSION = 1
 
 Provenance = Literal["paper", "theory", "simulated", "emulated", "measured"]
+LATENCY_FACT = "latency_seconds"  # one way, between two idle machines
 FidelityVerdict = Literal["good", "suspect", "cpu-bound", "links-off", "unknown"]
 
 

@@ -24,10 +24,11 @@ from baselines import contenders
 from baselines.launch import ROOT, Contender
 from byteps.units import format_rate
 from experiments import adder, catalogue, launch, provenance, record, spec, tune
-from experiments.progress import Display, display
-from experiments.record import Calibration, Case, Record
+from experiments.progress import Display, display, expected_seconds
+from experiments.record import LATENCY_FACT, Calibration, Case, Record
 from scripts import calibrate
 from scripts.lab import CONGESTION_CONTROL, overload, star
+from scripts.latency import one_way_seconds
 from scripts.netns import Lab, LabError, why_no_lab
 
 CASES = ROOT / "experiments" / "cases"
@@ -53,15 +54,25 @@ def load(name: str) -> spec.Experiment:
     return spec.load(known[name])
 
 
-def run(name: str, tier: spec.Tier, *, raw: Path = RAW) -> int:
-    """Run what is missing of an experiment; returns how many launches still have no usable record."""
+def missing_seconds(name: str, tier: spec.Tier, *, raw: Path = RAW) -> float:
+    """About how long the cases that are missing take."""
+    kept, _ = record.read(raw / f"{name}.jsonl")
+    there, _ = _split([case for case in cases_of(load(name), tier) if not _is_done(case, kept)])
+    return sum(map(expected_seconds, there))
+
+
+def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0.0) -> int:
+    """Run what is missing of an experiment; returns how many cases still have no usable record.
+
+    `later_seconds` is what other experiments will take afterwards, for the estimate on the screen.
+    """
     experiment = load(name)
     path = raw / f"{name}.jsonl"
     kept, bad = record.read(path)
     cases = cases_of(experiment, tier)
     missing = [case for case in cases if not _is_done(case, kept)]
     there, not_run = _split(missing)
-    with display(there) as show:
+    with display(there, later_seconds) as show:
         for line in bad:
             show.note(str(line))
         show.note(f"{name}, tier {tier}: {len(missing)} of {len(cases)} cases to run, records in {path}")
@@ -183,6 +194,7 @@ def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], N
     queue = deque((group, 1) for group in groups)
     waiting: list[_Launched] = []
     with Lab(plan) as lab:
+        latency = {LATENCY_FACT: f"{one_way_seconds(lab):.2g}"}
         before = _calibrate(lab, show)
         calibrated = time.monotonic()
         while queue:
@@ -202,6 +214,7 @@ def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], N
                 if again and one.attempt < ATTEMPTS:
                     queue.appendleft((again, one.attempt + 1))
                 for made_one in made:
+                    made_one.facts.update(latency)
                     keep(made_one)
                     final = one.attempt == ATTEMPTS or made_one.case not in again
                     show.launched(made_one, one.seconds / len(made), final=final)

@@ -1,0 +1,52 @@
+"""How long a small message takes from one idle host of the lab to another: half the median round trip over TCP.
+
+Nothing of it dilates with the network's rate, so records hold it beside the times.
+"""
+
+import statistics
+import subprocess
+import sys
+
+from scripts.netns import Lab, LabError
+
+ROUND_TRIPS = 100
+SECONDS = 20.0
+# Both ends are this program: "serve ADDRESS" prints its port and echoes; "ask ADDRESS PORT N" prints N round trips.
+_PROGRAM = """
+import socket, sys, time
+if sys.argv[1] == "serve":
+    with socket.create_server((sys.argv[2], 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        listener.settimeout(10)
+        peer = listener.accept()[0]
+    while data := peer.recv(1):
+        peer.sendall(data)
+else:
+    with socket.create_connection((sys.argv[2], int(sys.argv[3])), timeout=10) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(int(sys.argv[4])):
+            began = time.monotonic()
+            peer.sendall(b"x")
+            peer.recv(1)
+            print(time.monotonic() - began)
+"""
+
+
+def one_way_seconds(lab: Lab) -> float:
+    """Between the first two hosts; LabError if they do not answer."""
+    near, far = lab.spec.names[:2]
+    program = [sys.executable, "-I", "-S", "-c", _PROGRAM]
+    address = lab.spec.address(far)
+    with lab.popen(far, [*program, "serve", address], stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            port = server.stdout.readline().decode().strip()
+            ask = [*program, "ask", address, port, str(ROUND_TRIPS)]
+            with lab.popen(near, ask, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
+                output, error = client.communicate(timeout=SECONDS)
+        finally:
+            server.kill()
+    trips = [float(line) for line in output.split()]
+    if len(trips) != ROUND_TRIPS:
+        raise LabError(f"latency: {len(trips)} of {ROUND_TRIPS} round trips between {near} and {far}: {error.decode()}")
+    return statistics.median(trips) / 2
