@@ -26,6 +26,7 @@ PAYLOAD_NBYTES = 8 * 2**20
 PAYLOAD_TOLERANCE = 0.02
 ODD = (1, 7, 65521, 2**20 + 1)
 NAMES = sorted(name for name, contender in CONTENDERS.items() if contender.plan is not None)
+SIBLINGS = ("mxnet-p3", "mxnet-async")  # of mxnet-sync
 SCHEDULED = {"strategy": "scheduled", "piece": "100000", "credit": "300000"}
 STRATEGIES = [
     ("gloo-ring", 0, {"strategy": "one-by-one"}),
@@ -59,7 +60,7 @@ def cases_of(name: str, n: int, k: int, settings: dict[str, str]) -> dict[str, C
     """The cases of a launch; half precision comes last, since a contender may refuse it."""
     shapes = {"payload": ("tensor", PAYLOAD_NBYTES)}
     shapes |= {f"{numel} elements": ("tensor", 4 * numel) for numel in ODD}
-    shapes |= {"many": ("mixed:200:float32", 4), "half": ("mixed:60:float16", 4)}
+    shapes |= {"many": ("mixed:100:float32", 4), "half": ("mixed:50:float16", 4)}
     return {
         title: Case(
             experiment="conformance",
@@ -108,9 +109,17 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
 
 
 def points() -> list[tuple[str, int, int]]:
-    """Contender, n, k: all world sizes, and where CPU machines matter, with some and without at the largest."""
+    """Contender, n, k: all world sizes, and where CPU machines matter, with some and without at the largest.
+
+    Contenders that are run as another one, but for a word in their settings, need not be alone or two once more.
+    """
     with_k, without_k = ((1, 0), (2, 2), (3, 0), (4, 0), (4, 2)), ((1, 0), (2, 0), (3, 0), (4, 0))
-    return [(name, n, k) for name in NAMES for n, k in (with_k if CONTENDERS[name].uses_k else without_k)]
+    return [
+        (name, n, k)
+        for name in NAMES
+        for n, k in (with_k if CONTENDERS[name].uses_k else without_k)
+        if n > 2 or name not in SIBLINGS
+    ]
 
 
 def need(name: str) -> None:
@@ -141,7 +150,7 @@ def test_sums_are_exact(outcomes: Outcomes, name: str, n: int, k: int) -> None:
 @pytest.mark.parametrize("name, k, settings", STRATEGIES)
 def test_sums_are_exact_with_a_strategy(outcomes: Outcomes, name: str, k: int, settings: dict[str, str]) -> None:
     need(name)
-    check(dict(outcomes(name, 3, k, tuple(settings.items()))))
+    check(dict(outcomes(name, 2, k, tuple(settings.items()))))
 
 
 @pytest.mark.parametrize("name, k", [(name, k) for name, n, k in points() if n == 4])
