@@ -88,7 +88,7 @@ def test_a_good_run_of_everything_reproduces_every_claim_about_opponents():
     ]
     found = words(*runs)
     about_opponents = {name for name in found if name.startswith(("k0-", "k8-", "cpu-", "horovod", "opponents"))}
-    assert len(about_opponents) == 10
+    assert len(about_opponents) == 11
     assert {name: found[name] for name in about_opponents} == dict.fromkeys(about_opponents, "reproduced")
     assert {found[name] for name in FIG12} == {"reproduced"}
 
