@@ -24,7 +24,9 @@ _MAX_CREDIT_NBYTES: Final = 32 << 20
 # full duplex.  Below it, and where shares differ, the order is kept down to the NIC.  The kernel shares the NIC equally
 # among the sockets that have data, so a service with twice the share of another would fall behind and the credit fill
 # up with its partitions: no socket may hold more than half a partition unsent, and nothing overtakes a frame that the
-# kernel has not taken.
+# kernel has not taken.  With tensors of different priorities the workers' orders differ from moment to moment anyway, and
+# what waits in order then waits for a service that waits for another worker: 30 tensors on n = 4, k = 2 took 0.65 s
+# kept in order and 0.53 s otherwise.
 _LARGE_NBYTES: Final = 256 << 10
 _MIN_UNSENT_NBYTES: Final = 32 << 10
 RELAX_SECONDS: Final = 0.02
@@ -71,6 +73,7 @@ class CommunicationService:
         self._connections: dict[int, Connection] = {}
         self._shares: set[float] = set()
         self._ordered = False  # whether nothing may overtake a frame that the kernel has not taken
+        self._priorities: set[int] = set()  # seen so far; two are enough to know that they differ
         self._pumping = threading.Lock()
         self._untaken: list[int] = []  # the service of each small frame that the kernel has not taken as a whole
         self._next_relax = 0.0
@@ -86,7 +89,7 @@ class CommunicationService:
         if not self._fixed_credit:
             credit = min(max(_CREDIT_PARTITIONS * cut_nbytes, _MIN_CREDIT_NBYTES), _MAX_CREDIT_NBYTES)
             self._pipeline.credit_bytes = max(credit, cut_nbytes)
-        self._ordered = cut_nbytes < _LARGE_NBYTES and len(self._shares) > 1
+        self._ordered = cut_nbytes < _LARGE_NBYTES and len(self._shares) > 1 and len(self._priorities) <= 1
         if self._ordered:
             for connection in self._connections.values():
                 connection.limit_unsent(max(cut_nbytes // 2, _MIN_UNSENT_NBYTES))
@@ -94,6 +97,9 @@ class CommunicationService:
     def submit(self, transfer: Transfer) -> None:
         """Queue a transfer; its tensor must have no other under way.  `pump` sends it."""
         with self._lock:
+            if len(self._priorities) <= 1:
+                self._priorities.add(transfer.priority)
+                self._ordered = self._ordered and len(self._priorities) == 1
             self._active[transfer.entry.number] = transfer
             self._pipeline.submit((transfer,))
 
