@@ -24,8 +24,8 @@ _MAX_CREDIT_NBYTES: Final = 32 << 20
 # full duplex.  Below it, and where shares differ, the order is kept down to the NIC.  The kernel shares the NIC equally
 # among the sockets that have data, so a service with twice the share of another would fall behind and the credit fill
 # up with its partitions: no socket may hold more than half a partition unsent, and nothing overtakes a frame that the
-# kernel has not taken.  With tensors of different priorities the workers' orders differ from moment to moment anyway, and
-# what waits in order then waits for a service that waits for another worker: 30 tensors on n = 4, k = 2 took 0.65 s
+# kernel has not taken.  With tensors of different priorities the workers' orders differ from moment to moment anyway,
+# and what waits in order then waits for a service that waits for another worker: 30 tensors on n = 4, k = 2 took 0.65 s
 # kept in order and 0.53 s otherwise.
 _LARGE_NBYTES: Final = 256 << 10
 _MIN_UNSENT_NBYTES: Final = 32 << 10
