@@ -15,7 +15,7 @@
     ks = [0, 1, 2, 4, 8]             # CPU machines; "n": as many; what is more than n is left out
     nbytes = ["64MiB"]               # one tensor of each of these sizes, or else
     workloads = ["vgg16"]            # models to replay, each tensor divided by `scale`; or "tensors:100" with nbytes
-    scale = 256
+    scale = 256                      # or several
     real_nic = "10Gbit"              # of the cluster that the replay stands for; left out: the paper's
     nic = "200Mbit"                  # left out where no NIC is involved; several: one emulated cluster for each
 
@@ -88,13 +88,17 @@ class TierSize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ks: list[int | Literal["n"]]
     nbytes: list[str] = []
     workloads: list[str] = msgspec.field(default_factory=lambda: ["tensor"])
-    scale: float = 1.0
+    scale: float | list[float] = 1.0
     nic: str | list[str] = ""
     real_nic: str = ""  # of the cluster that a replay stands for; left out: the paper's
 
     @property
     def ns(self) -> list[int]:
         return [self.n] if isinstance(self.n, int) else self.n
+
+    @property
+    def scales(self) -> list[float]:
+        return self.scale if isinstance(self.scale, list) else [self.scale]
 
     @property
     def nic_rates(self) -> list[float]:
@@ -193,7 +197,7 @@ def expand_block(
             wanted = [n if k == "n" else k for k in choice.ks or size.ks]
             ks = list(dict.fromkeys(k for k in wanted if k <= n)) if uses_k[choice.name] and n > 1 else [0]
             for k in _rotated(ks, block):
-                for workload, nbytes, dilation in _loads(choice, size, rate, model_size):
+                for workload, scale, nbytes, dilation in _loads(choice, size, rate, model_size):
                     cases.append(
                         Case(
                             experiment=experiment.name,
@@ -205,7 +209,7 @@ def expand_block(
                             nic_bytes_per_s=rate,
                             nbytes=nbytes,
                             workload=workload,
-                            scale=size.scale,
+                            scale=scale,
                             dilation=dilation,
                             warmups=experiment.warmups,
                             iterations=experiment.iterations,
@@ -216,13 +220,18 @@ def expand_block(
     return cases
 
 
-def _loads(choice: ContenderChoice, size: TierSize, rate: float, model_size: ModelSize) -> list[tuple[str, int, float]]:
-    """What one setting of a contender synchronises: workload, bytes, dilation."""
+def _loads(
+    choice: ContenderChoice, size: TierSize, rate: float, model_size: ModelSize
+) -> list[tuple[str, float, int, float]]:
+    """What one setting of a contender synchronises: workload, scale, bytes, dilation."""
     if size.nbytes:
         sizes = parse_nbytes_list(choice.nbytes or size.nbytes, key="nbytes")
-        return [(workload, nbytes, 1.0) for workload, nbytes in product(size.workloads, sizes)]
+        return [(workload, 1.0, nbytes, 1.0) for workload, nbytes in product(size.workloads, sizes)]
     real = parse_rate(size.real_nic) if size.real_nic else 0.0
-    return [(workload, *model_size(workload, size.scale, rate, real)) for workload in size.workloads]
+    return [
+        (workload, scale, *model_size(workload, scale, rate, real))
+        for scale, workload in product(size.scales, size.workloads)
+    ]
 
 
 def _no_models(workload: str, _scale: float, _rate: float, _real: float) -> tuple[int, float]:
@@ -252,6 +261,7 @@ def launches(experiment: Experiment, cases: list[Case]) -> list[list[Case]]:
         return [[case] for case in cases]
 
     def shared(case: Case) -> tuple[object, ...]:
-        return case.block, case.nic_bytes_per_s, case.contender, tuple(sorted(case.settings.items())), case.n, case.k
+        settings = tuple(sorted(case.settings.items()))
+        return case.block, case.nic_bytes_per_s, case.scale, case.contender, settings, case.n, case.k
 
     return [list(group) for _, group in groupby(cases, key=shared)]

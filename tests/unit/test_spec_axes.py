@@ -117,3 +117,18 @@ def test_what_is_left_of_a_launch_shares_it_still():
     experiment = spec.parse(text, source="x.toml")
     left = [case for case in expand(text) if case.workload != "b"]
     assert [[case.workload for case in group] for group in spec.launches(experiment, left)] == [["a", "c"]] * 3
+
+
+def test_several_scales_are_launches_of_their_own_since_knobs_scale_with_the_tensors():
+    text = (
+        HEAD
+        + "one_launch = true\n"
+        + RING
+        + MODELS.replace("scale = 64", "scale = [1, 64]").replace("[1, 2, 8]", "[2]")
+    )
+    experiment = spec.parse(text, source="x.toml")
+    groups = spec.launches(experiment, expand(text))
+    assert [[(case.workload, case.scale) for case in group] for group in groups] == [
+        [("vgg16", 1.0), ("gpt2", 1.0)],
+        [("vgg16", 64.0), ("gpt2", 64.0)],
+    ]
