@@ -98,6 +98,10 @@ DRIVER = (
     "baselines/launch.py",
     "experiments/launch.py",
     "experiments/crew.py",
+    "experiments/catalogue.py",
+    "experiments/workloads.py",
+    "experiments/layers.py",
+    "experiments/models/*.toml",
     "scripts/lab.py",
     "scripts/netns.py",
 )

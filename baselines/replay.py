@@ -62,8 +62,7 @@ def iterate(session: Session, tensors: Sequence[Tensor], *, compute: bool) -> tu
             device.compute(tensors[index].forward_seconds)
     if (left := device.until - time.monotonic()) > 0:
         time.sleep(left)
-    seconds = device.until - started if compute else time.monotonic() - started
-    return seconds, [results[index] for index in range(len(tensors))]
+    return time.monotonic() - started, [results[index] for index in range(len(tensors))]
 
 
 def iterate_one_by_one(session: Session, tensors: Sequence[Tensor]) -> tuple[float, list[Array]]:

@@ -3,7 +3,8 @@
     plain        the session itself
     one-by-one   whole tensors in ready order, the next one when the sum of the one before is there
     fused        neighbours in ready order travel together in buckets of `bucket` bytes, each handed over when its last
-                 tensor is ready, whether or not the bucket before is through: Horovod's fusion with fixed buckets
+                 tensor is ready, whether or not the bucket before is through: Horovod's fusion with fixed buckets, and
+                 as there without priorities
     scheduled    as ByteScheduler does it over the calls of others: tensors cut into pieces of `piece` bytes, the most
                  urgent first, at most `credit` bytes outstanding, in the order that rank 0 decides
 
@@ -30,6 +31,8 @@ def wrap(session: Session, settings: dict[str, str], *, rank: int, size: int) ->
     strategy = settings.get("strategy", "plain")
     if strategy == "plain":
         return session
+    if hasattr(session, "settle"):
+        raise ValueError(f"strategy {strategy!r} needs sums that are complete when they are waited for")
     if strategy == "one-by-one":
         return Scheduled(session, order.Leader("", 0, 0))  # the order of submission, so that nobody need be told
     if strategy == "fused":
@@ -65,7 +68,7 @@ class Fused:
             first = tensors[members[0]]
             if len(members) == 1:
                 self._place[members[0]] = bucket, 0
-                declared.append(first)
+                declared.append(replace(first, priority=0))
                 arrays.append(gradients[members[0]])
                 continue
             numel = sum(tensors[index].numel for index in members)
@@ -81,7 +84,6 @@ class Fused:
                     numel=numel,
                     dtype=first.dtype,
                     ready_seconds=tensors[members[-1]].ready_seconds,
-                    priority=max(tensors[index].priority for index in members),
                     forward_seconds=sum(tensors[index].forward_seconds for index in members),
                 )
             )

@@ -27,6 +27,9 @@ _VARIABLES = (
     "DMLC_PS_WATER_MARK",
 )
 
+# A message costs the same however small a replay's tensors are: keys are not scaled below this.
+LEAST_KEY_NBYTES = 4096
+
 
 class Session:
     """A worker of a job that is up."""
@@ -52,7 +55,9 @@ class Session:
         )
 
     def _number_of_keys(self, gradient: Array) -> int:
-        return min(self._keys, gradient.size) if gradient.nbytes >= self._split_nbytes else 1
+        if gradient.nbytes < self._split_nbytes:
+            return 1
+        return max(1, min(self._keys, gradient.nbytes // LEAST_KEY_NBYTES))
 
     def submit(self, index: int) -> None:
         keys, arrays = self._pieces[index]

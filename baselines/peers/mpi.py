@@ -94,6 +94,7 @@ def plan(launch: Launch, *, ring: bool) -> list[Process]:
 
 _SOURCES = (
     *DRIVER,
+    "baselines/environments.py",
     "baselines/peers/mpi.py",
     "baselines/adapters/mpi_adapter.py",
     "baselines/relay.py",

@@ -31,6 +31,8 @@ _DEFAULTS = {
     "threads": "1",
     "call": CALLS[0],
 }
+# A message costs the same however small a replay's tensors are: slices are not scaled below 4 KiB.
+LEAST_SLICE_NUMEL = 1024
 _SERVE = "import mxnet"  # in a process that is no worker, the import is the service and returns when the job is over
 
 
@@ -41,7 +43,9 @@ def knobs(launch: Launch, van: str) -> dict[str, str]:
     for name in ("keys", "bigarray", "slice", "watermark", "threads"):
         if not known[name].isdigit() or int(known[name]) < 1:
             raise ValueError(f"mxnet: {name} = {known[name]!r}; it takes a whole number of at least 1")
-    known |= {name: str(launch.knob(name, _DEFAULTS[name])) for name in ("split", "bigarray", "slice")}
+    known |= {name: str(launch.knob(name, _DEFAULTS[name])) for name in ("split", "bigarray")}
+    slice_numel = launch.knob("slice", _DEFAULTS["slice"])
+    known["slice"] = str(min(max(slice_numel, LEAST_SLICE_NUMEL), int(known["slice"])))
     if known["call"] not in CALLS:
         raise ValueError(f"mxnet: call = {known['call']!r}; it takes one of {', '.join(CALLS)}")
     return known

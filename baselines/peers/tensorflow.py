@@ -70,6 +70,7 @@ CONTENDERS = (
         version=ENVIRONMENT.version,
         sources=(
             *DRIVER,
+            "baselines/environments.py",
             "baselines/peers/tensorflow.py",
             "baselines/adapters/tensorflow_*.py",
             "scripts/install_tensorflow.sh",

@@ -2,8 +2,7 @@
 
 Settings: `backend` ("gloo", or "nccl" where every rank has a GPU); of DDP, `bucket` and `first`, the bytes of a bucket
 and of the one that is reduced first (DDP's own: 25 MiB and 1 MiB; `bucket` alone holds for all).
-Both match tensors by their order, so the strategy "scheduled" is not for them; DDP has a strategy of its own and takes
-no other.
+DDP is a strategy itself and takes no other.
 """
 
 import importlib.metadata

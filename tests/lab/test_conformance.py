@@ -127,7 +127,7 @@ def need(name: str) -> None:
         pytest.skip(reason)
 
 
-def check(found: dict[str, launch.Outcome]) -> None:
+def check(name: str, found: dict[str, launch.Outcome]) -> None:
     half = found.pop("half")
     for title, outcome in found.items():
         assert outcome.error == "", title
@@ -135,6 +135,7 @@ def check(found: dict[str, launch.Outcome]) -> None:
         assert outcome.oracle.passed, f"{title}: off by {outcome.max_error}"
         assert len(outcome.seconds) == 2
     if half.error:
+        assert name in ("mpi", "mpi-ring", "mxnet-async")  # MPI has no such type; it cannot hold sums over many rounds
         assert "float16" in half.error.splitlines()[0]  # refused in so many words
     else:
         assert half.oracle is not None
@@ -144,13 +145,13 @@ def check(found: dict[str, launch.Outcome]) -> None:
 @pytest.mark.parametrize("name, n, k", points())
 def test_sums_are_exact(outcomes: Outcomes, name: str, n: int, k: int) -> None:
     need(name)
-    check(dict(outcomes(name, n, k)))
+    check(name, dict(outcomes(name, n, k)))
 
 
 @pytest.mark.parametrize("name, k, settings", STRATEGIES)
 def test_sums_are_exact_with_a_strategy(outcomes: Outcomes, name: str, k: int, settings: dict[str, str]) -> None:
     need(name)
-    check(dict(outcomes(name, 2, k, tuple(settings.items()))))
+    check(name, dict(outcomes(name, 2, k, tuple(settings.items()))))
 
 
 @pytest.mark.parametrize("name, k", [(name, k) for name, n, k in points() if n == 4])
