@@ -4,8 +4,8 @@
     line, fill  the strategy: solid and full as the contender is, else see `STRATEGIES`
     size        smaller for what is not the contender at its best: default knobs, or an intervention left out
 
-`knobs` says that the other settings are the result of the tuning ("tuned"); then they do not show.  Without it they are
-part of the name, so that two settings are never taken for one line.
+`knobs` says that the other settings are the result of the tuning ("tuned"); then only those show that tuning never
+chooses.  Without it they are part of the name, so that two settings are never taken for one line.
 Pure: no I/O.
 """
 
@@ -50,6 +50,7 @@ _ALWAYS_NAMED = {
     ("keys", "1"): "one key",
     ("call", "push+pull"): PUSH_THEN_PULL,
 }
+_NEVER_TUNED = frozenset({"wait", "call"})  # named beside tuned knobs too
 _NAMED_APART = frozenset({"strategy", "knobs", "dtype", "cores"})  # the last two are the CPU adder's axes
 
 
@@ -104,10 +105,8 @@ def notes_of(settings: Mapping[str, str]) -> tuple[str, ...]:
         if key in _NAMED_APART or _USUAL.get(key) == value:
             continue
         named = _ALWAYS_NAMED.get((key, value))
-        if named and not (knobs == "tuned" and key == "partition"):
-            notes.append(named)
-        elif knobs != "tuned":
-            notes.append(f"{key} {value}")
+        if knobs != "tuned" or key in _NEVER_TUNED:
+            notes.append(named or f"{key} {value}")
     return (f"{knobs} knobs", *notes) if knobs not in ("", "tuned") else tuple(notes)
 
 

@@ -4,7 +4,7 @@ import pytest
 from synthetic import made_case
 
 from baselines.contenders import CONTENDERS
-from experiments import lines
+from experiments import lines, tune
 
 
 def label(name, **settings):
@@ -34,6 +34,20 @@ def test_tuned_knobs_do_not_show_and_others_do():
     assert label("horovod", fusion="8MiB", cycle="5", knobs="tuned") == "Horovod (gloo)"
     assert label("horovod", fusion="8MiB", cycle="5") == "Horovod (gloo), cycle 5, fusion 8MiB"
     assert label("horovod", knobs="default") == "Horovod (gloo), default knobs"
+
+
+@pytest.mark.parametrize("name", tune.load())
+def test_every_tuned_contender_is_at_its_best_whatever_the_trials_chose(name):
+    contender, _, strategy = name.partition(" ")
+    settings = {**tune.load()[name], "knobs": "tuned"} | ({"strategy": strategy} if strategy else {})
+    line = lines.line_of(contender, settings)
+    assert line.notes == ()
+    assert line.main == (not strategy)
+
+
+def test_what_tuning_never_chooses_shows_beside_tuned_knobs():
+    assert label("horovod", wait="spin", fusion="8MiB", knobs="tuned") == "Horovod (gloo), spinning"
+    assert label("mxnet-sync", call="push+pull", keys="1", knobs="tuned") == "MXNet PS, push, then pull"
 
 
 def test_default_knobs_are_named_only_where_tuned_ones_ran_too():
