@@ -41,30 +41,32 @@ def _terminate(_signal: int, _frame: object) -> NoReturn:
 @app.command("list")
 def list_experiments() -> None:
     """Experiments, their titles, and the number of launches per tier."""
-    from experiments import run, spec
+    from experiments import agenda, spec
 
-    for name in run.experiments():
-        experiment = run.load(name)
-        launches = {tier: len(spec.launches(experiment, run.cases_of(experiment, tier))) for tier in experiment.tier}
+    for name in agenda.experiments():
+        experiment = agenda.load(name)
+        launches = {tier: len(spec.launches(experiment, agenda.cases_of(experiment, tier))) for tier in experiment.tier}
         sizes = ", ".join(f"{tier} {count}" for tier, count in launches.items())
         print(f"{name:9} {experiment.title} ({experiment.provenance}; launches: {sizes})")
 
 
 def _run(names: list[str], tier: Tier, results: Path) -> int:
     """Run what is missing; how many launches are left without a usable record."""
-    from experiments import run
+    from experiments import agenda, run
     from scripts.netns import LabError
 
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        wanted = [name for name in run.experiments() if tier in run.load(name).tier] if names == ["all"] else names
+        wanted = (
+            [name for name in agenda.experiments() if tier in agenda.load(name).tier] if names == ["all"] else names
+        )
         raw = results / "raw"
         expected = [run.missing_seconds(name, tier, raw=raw) for name in wanted]
         return sum(
             run.run(name, tier, raw=raw, later_seconds=sum(expected[number:]))
             for number, name in enumerate(wanted, start=1)
         )
-    except (run.RunError, SpecError, LabError) as error:
+    except (agenda.RunError, SpecError, LabError) as error:
         _fail(error)
     except KeyboardInterrupt:
         _interrupted()
@@ -84,7 +86,7 @@ def _end(unfit: int) -> None:
 
 @app.command("run")
 def run_experiments(
-    names: Annotated[list[str], typer.Argument(help="experiments, or `all`")],
+    names: Annotated[list[str], typer.Argument(help="experiments, `all`, or .toml files of your own")],
     tier: TierOption = "reproduce",
     results: ResultsOption = RESULTS,
 ) -> None:

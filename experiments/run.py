@@ -23,7 +23,8 @@ import msgspec
 from baselines import contenders
 from baselines.launch import ROOT, Contender
 from byteps.units import format_rate
-from experiments import adder, catalogue, launch, provenance, record, spec, tune
+from experiments import adder, launch, provenance, record, spec
+from experiments.agenda import RunError, cases_of, load
 from experiments.progress import Display, display, expected_seconds
 from experiments.record import LATENCY_FACT, Calibration, Case, Record
 from scripts import calibrate
@@ -31,33 +32,17 @@ from scripts.lab import CONGESTION_CONTROL, overload, star
 from scripts.latency import one_way_seconds
 from scripts.netns import Lab, LabError, why_no_lab
 
-CASES = ROOT / "experiments" / "cases"
 RAW = ROOT / "results" / "raw"
 CALIBRATION_SECONDS = 1.5
 STRETCH_SECONDS = 60.0  # of launches between two calibrations
 ATTEMPTS = 2
 
 
-class RunError(RuntimeError):
-    """The experiment cannot run here; the text says what to do."""
-
-
-def experiments() -> dict[str, Path]:
-    """All experiments by name."""
-    return {path.stem: path for path in sorted(CASES.glob("*.toml"))}
-
-
-def load(name: str) -> spec.Experiment:
-    known = experiments()
-    if name not in known:
-        raise RunError(f"no experiment {name!r}; there are {', '.join(known)}")
-    return spec.load(known[name])
-
-
 def missing_seconds(name: str, tier: spec.Tier, *, raw: Path = RAW) -> float:
     """About how long the cases that are missing take."""
-    kept, _ = record.read(raw / f"{name}.jsonl")
-    there, _ = _split([case for case in cases_of(load(name), tier) if not _is_done(case, kept)])
+    experiment = load(name)
+    kept, _ = record.read(raw / f"{experiment.name}.jsonl")
+    there, _ = _split([case for case in cases_of(experiment, tier) if not _is_done(case, kept)])
     return sum(map(expected_seconds, there))
 
 
@@ -67,7 +52,7 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0
     `later_seconds` is what other experiments will take afterwards, for the estimate on the screen.
     """
     experiment = load(name)
-    path = raw / f"{name}.jsonl"
+    path = raw / f"{experiment.name}.jsonl"
     kept, bad = record.read(path)
     cases = cases_of(experiment, tier)
     missing = [case for case in cases if not _is_done(case, kept)]
@@ -75,7 +60,7 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0
     with display(there, later_seconds) as show:
         for line in bad:
             show.note(str(line))
-        show.note(f"{name}, tier {tier}: {len(missing)} of {len(cases)} cases to run, records in {path}")
+        show.note(f"{experiment.name}, tier {tier}: {len(missing)} of {len(cases)} cases to run, records in {path}")
 
         def keep(one: Record) -> None:
             record.append(path, one)
@@ -92,13 +77,6 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0
                 groups = spec.launches(experiment, list(cases_of_a_lab))
                 results += _run_in_lab(groups, raw / "logs", keep, show)
     return len(there) - len({one.case_hash for one in results if one.verified})
-
-
-def cases_of(experiment: spec.Experiment, tier: spec.Tier) -> list[Case]:
-    """All cases of a tier; none if the experiment has no such tier."""
-    if tier not in experiment.tier:
-        return []
-    return spec.expand(experiment, tier, uses_k=contenders.USES_K, model_size=catalogue.model_size, tuned=tune.load())
 
 
 def _split(cases: list[Case]) -> tuple[list[Case], list[Case]]:

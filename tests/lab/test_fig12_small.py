@@ -9,7 +9,7 @@ import pytest
 
 from baselines.contenders import CONTENDERS
 from baselines.launch import Contender, Launch, Process
-from experiments import analysis, launch, record, run
+from experiments import agenda, analysis, launch, record, run
 from experiments.record import Case
 from scripts.lab import star
 from scripts.netns import Lab, why_no_lab
@@ -81,7 +81,7 @@ def attempt(lab: Lab, tmp_path: Path, *programs: str) -> launch.Outcome:
 
 @pytest.mark.timeout(300)  # a busy machine repeats its launches
 def test_figure_12_runs_small_and_a_second_call_has_nothing_to_do(tmp_path, monkeypatch, capsys):
-    experiment = run.load("fig12")
+    experiment = agenda.load("fig12")
     byteps = experiment.contender[0]
     ring = next(choice for choice in experiment.contender if choice.name == "gloo-ring")
     choices = [msgspec.structs.replace(byteps, settings={"partition": ["auto"]}), ring]

@@ -3,7 +3,7 @@
 import pytest
 
 from baselines.contenders import CONTENDERS, USES_K, source_files
-from experiments import record, run, spec
+from experiments import agenda, record, spec
 from experiments.spec import SpecError
 
 TEXT = """
@@ -79,18 +79,18 @@ def test_a_missing_tier_is_named():
 
 
 @pytest.mark.parametrize(
-    ("name", "tier"), [(name, tier) for name in sorted(run.experiments()) for tier in run.load(name).tier]
+    ("name", "tier"), [(name, tier) for name in sorted(agenda.experiments()) for tier in agenda.load(name).tier]
 )
 def test_the_shipped_experiments_are_valid(name, tier, monkeypatch):
-    monkeypatch.setattr(run.tune, "load", lambda: {name: {"tried": "1"} for name in TUNING_NAMES})
-    cases = run.cases_of(run.load(name), tier)
+    monkeypatch.setattr(agenda.tune, "load", lambda: {name: {"tried": "1"} for name in TUNING_NAMES})
+    cases = agenda.cases_of(agenda.load(name), tier)
     assert cases
     assert {case.experiment for case in cases} == {name}
     assert len({record.case_hash(case) for case in cases}) == len(cases)
 
 
 def test_figure_12_is_judged_by_64_mib_on_8_machines_in_3_blocks():
-    cases = [case for case in run.cases_of(run.load("fig12"), "reproduce") if case.nbytes == 2**26]
+    cases = [case for case in agenda.cases_of(agenda.load("fig12"), "reproduce") if case.nbytes == 2**26]
     assert {case.k for case in cases if case.contender == "byteps"} == {0, 1, 2, 4, 8}
     assert {(case.n, case.nic_bytes_per_s, case.block) for case in cases} == {(8, 25e6, block) for block in range(3)}
 
