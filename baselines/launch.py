@@ -73,7 +73,6 @@ class Contender:
     missing: Callable[[], str] = str  # why it cannot run here and how to install it; "" if it can
     # (n, k, M) -> payload bytes that a GPU machine's NIC sends per iteration, the algorithm's formula
     nic_nbytes: Callable[[int, int, int], float] | None = None
-    spins: bool = False  # keeps a core busy while waiting; its CPU-bound points are drawn hollow instead of refused
 
 
 def ring_nbytes(n: int, _k: int, nbytes: int) -> float:

@@ -97,16 +97,20 @@ def run_experiments(
 @app.command("tune")
 def tune_contenders(results: ResultsOption = RESULTS) -> None:
     """Run the trials that are missing and write the best knobs of every contender to experiments/tuned.toml."""
-    from experiments import analysis, tune
+    from experiments import agenda, analysis, tune
 
-    unfit = _run([tune.NAME], "sweep", results)
-    found = tune.winners(analysis.load(results, tune.NAME, sources=("raw",)).records)
-    tune.TUNED.write_text(tune.text(found), encoding="utf-8")
+    _run([tune.NAME], "sweep", results)
+    wanted = agenda.current_hashes(agenda.load(tune.NAME))
+    records = analysis.load(results, tune.NAME, sources=("raw",)).records
+    found = tune.winners(one for one in records if one.case_hash in wanted)
+    earlier = {name: knobs for name, knobs in tune.load().items() if name not in {one.name for one in found}}
+    tune.TUNED.write_text(tune.text(found, earlier), encoding="utf-8")
     for one in found:
         knobs = " ".join(f"{key}={value}" for key, value in sorted(one.knobs.items()))
         print(f"{one.name:24} {knobs:32} {one.seconds:.3f} s, worst of {one.trials} trials {one.worst_seconds:.3f} s")
+    for name in earlier:
+        print(f"{name:24} no trial succeeded; its knobs stay as they were")
     print(tune.TUNED)
-    _end(unfit)
 
 
 @app.command("reproduce")

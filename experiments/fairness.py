@@ -5,7 +5,7 @@
     transfer       the headline ratios at several NIC rates; one that drifts by more than `DRIFT` does not transfer
     scaling        a model whose tensors were divided against the whole one, as shares of linear scaling
 
-A contender that spins and was CPU-bound is shown with its time and enters no ratio.
+A contender that was CPU-bound is shown with its time and enters no ratio.
 Pure: no I/O.
 """
 
@@ -24,6 +24,7 @@ DRIFT = 0.05
 # What a setting that is left out, or has another value, does for a peer; the words are those of the table.
 INTERVENTIONS: Mapping[tuple[str, str], str] = {
     ("wait", "spin"): "a rank that waits sleeps between two looks instead of spinning",
+    ("call", "push+pull"): "one call and message for push and pull, as in MXNet 1.9, instead of two as in 1.5",
     ("keys", "1"): "a large tensor is handed over as several keys instead of one",
 }
 

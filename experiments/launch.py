@@ -23,9 +23,9 @@ from baselines.launch import PORT, Contender, Launch, Machine
 from experiments import catalogue
 from experiments.crew import STOP_SECONDS, Crew, LaunchError
 from experiments.record import Case, Fidelity, NicBytes, NicCounters, OracleCheck
-from scripts.fidelity import Watch
+from scripts.fidelity import FidelityError, Watch
 from scripts.lab import NIC
-from scripts.netns import Lab
+from scripts.netns import Lab, LabError
 
 START_SECONDS = 180.0  # until all ranks are up: imports of a framework, many at a time on two cores
 SLACK_SECONDS = 60.0
@@ -124,7 +124,7 @@ def run(
                 finished += 1
             crew.say("stop")
             crew.expect("stopped", seconds=STOP_SECONDS)
-    except LaunchError as failure:
+    except (LaunchError, LabError, FidelityError) as failure:  # a machine so busy that nobody could watch, too
         error = str(failure)
     for outcome in outcomes[finished:] if finished < len(cases) else outcomes[-1:]:
         outcome.error = error
@@ -162,10 +162,11 @@ def _iterate(case: Case, lab: Lab, crew: Crew, outcome: Outcome, tell: Callable[
 
 @contextlib.contextmanager
 def _watched(lab: Lab, outcome: Outcome) -> Iterator[None]:
-    before = _cpu_seconds(lab)
     with Watch(lab.pids) as watch:
+        before = _cpu_seconds(lab)
         yield
-    for host, seconds in _cpu_seconds(lab).items():
+        after = _cpu_seconds(lab)
+    for host, seconds in after.items():
         outcome.cpu_seconds[host] = outcome.cpu_seconds.get(host, 0.0) + seconds - before.get(host, 0.0)
     outcome.watches.append(watch)
 

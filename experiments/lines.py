@@ -67,7 +67,6 @@ class Line:
     linestyle: LineStyle
     fillstyle: str
     uses_k: bool
-    spins: bool
 
     @property
     def main(self) -> bool:
@@ -126,7 +125,6 @@ def line_of(name: str, settings: Mapping[str, str]) -> Line:
         linestyle=style.linestyle,
         fillstyle=style.fillstyle,
         uses_k=contender.uses_k if contender else True,
-        spins=settings.get("wait") == "spin" or bool(contender and contender.spins),
     )
 
 

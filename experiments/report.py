@@ -28,12 +28,14 @@ SCOPE = """\
 The emulated cluster is evidence about software and algorithms on a network that is limited by bandwidth: every byte
 crosses real sockets and kernels, every NIC is shaped in both directions, and all contenders get the same congestion
 control.  It is no evidence about the hardware of the paper: there are no GPUs, no PCIe, no RDMA, and NICs are about 500
-times slower than 100 Gbit/s, so that costs per message and per byte on the CPU, and latencies, weigh far less than they
-would there.  Figures of the paper are shown beside ours as fractions of each NIC's goodput, never joined with them.
+times slower than 100 Gbit/s.  Figures of the paper are shown beside ours as fractions of each NIC's goodput, never
+joined with them.
 
-A training replay is a model's tensors at the moments at which they become ready; computation is waited for.  Network
-and computation are slowed by the same factor, but latencies, negotiation cycles and the CPU's work are not: the groups
-above say how large they are beside the network.
+A training replay is a model's tensors at the moments at which they become ready; computation is waited for.  Its
+tensors are divided by the scale, and computation takes `dilation` times as long as published, so that both keep their
+proportion.  Latencies, negotiation cycles and the cost of a message or a call stay what they are: beside computation
+they weigh 1/dilation times as much as in the real training, more where the dilation is below 1 (16 times more on the
+2 Gbit/s NICs), less where it is above.  The groups above say how large they are beside the network.
 
 The optimum t_opt counts packet headers (rate x 1448/1514) and nothing else.  A launch is one start of fresh processes;
 its number is the median of its timed iterations; intervals are taken over blocks of launches.  With few blocks an

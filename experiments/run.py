@@ -11,6 +11,7 @@ and the calibration alone, never on the measured time.  A launch that failed or 
 record stays, and the next `run` tries again.
 """
 
+import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
@@ -76,7 +77,7 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0
             for _, cases_of_a_lab in groupby(there, key=lambda case: case.nic_bytes_per_s):
                 groups = spec.launches(experiment, list(cases_of_a_lab))
                 results += _run_in_lab(groups, raw / "logs", keep, show)
-    return len(there) - len({one.case_hash for one in results if one.verified})
+    return len([case for case in there if not _is_done(case, kept + results)])
 
 
 def _split(cases: list[Case]) -> tuple[list[Case], list[Case]]:
@@ -95,9 +96,12 @@ def _note_not_run(case: Case, source: record.Provenance, kept: list[Record], kee
 
 
 def _is_done(case: Case, records: list[Record]) -> bool:
+    """Whether nothing is left to try: a verified record, or one CPU-bound attempt after the other."""
     contender = contenders.get(case.contender)
     version, code = contender.version(), provenance.code_of(contender)
-    return any(record.done(one, case, contender_version=version, code=code) for one in records)
+    answers = [one for one in records if record.answers(one, case, contender_version=version, code=code)]
+    bound = sum(one.correct and one.fidelity.verdict == "cpu-bound" for one in answers)
+    return any(one.verified for one in answers) or bound >= ATTEMPTS
 
 
 def blank_record(case: Case, contender: Contender, source: record.Provenance) -> Record:
@@ -197,8 +201,9 @@ def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], N
                     final = one.attempt == ATTEMPTS or made_one.case not in again
                     show.launched(made_one, one.seconds / len(made), final=final)
                 results += made
-            before = after
             waiting.clear()
+            # What comes next must not be judged by a disturbance that is over.
+            before = after if after.passed or not queue else _calibrate(lab, show)
     return results
 
 
@@ -253,7 +258,7 @@ def calibrate_once(lab: Lab) -> Calibration:
     """All links at once; one that does not start counts as carrying nothing."""
     try:
         seen = calibrate.calibrate(lab, seconds=CALIBRATION_SECONDS)
-    except LabError:
+    except (LabError, OSError, subprocess.TimeoutExpired):
         return Calibration(least_fraction=0.0, greatest_fraction=0.0, seconds=0.0, passed=False)
     ratios = [flow.ratio for flow in seen.flows]
     return Calibration(

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from experiments.record import Record
 from experiments.spec import tuning_name
@@ -76,8 +77,8 @@ def _geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def text(found: Iterable[Winner]) -> str:
-    """The file that `load` reads."""
+def text(found: Iterable[Winner], earlier: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> str:
+    """The file that `load` reads; `earlier` are knobs of contenders of which no trial succeeded this time."""
     parts = [HEADER]
     for one in found:
         failed = f", {one.failed} of them failed" if one.failed else ""
@@ -85,4 +86,7 @@ def text(found: Iterable[Winner]) -> str:
             f"\n# {one.trials} trials{failed}: {one.seconds:.3f} s, the worst {one.worst_seconds:.3f} s\n"
             f'["{one.name}"]\n' + "".join(f'{key} = "{value}"\n' for key, value in sorted(one.knobs.items()))
         )
+    for name, knobs in sorted(earlier.items()):
+        lines = "".join(f'{key} = "{value}"\n' for key, value in sorted(knobs.items()))
+        parts.append(f'\n# from earlier trials\n["{name}"]\n{lines}')
     return "".join(parts)

@@ -61,6 +61,10 @@ def idle_share(idle_ticks: int, ticks_per_s: int, num_cores: int, wall_seconds: 
     return min(1.0, idle_ticks / ticks_per_s / (num_cores * wall_seconds))
 
 
+class FidelityError(RuntimeError):
+    """Nobody could watch: the canary did not answer."""
+
+
 class Watch:
     """Observes from entering to leaving; `pids` names the processes of the run whenever asked, such as `Lab.pids`."""
 
@@ -83,7 +87,7 @@ class Watch:
         )
         if self._answer() != "awake":
             self._canary.kill()
-            raise RuntimeError(f"the canary did not start: {sys.executable} {_CANARY}")
+            raise FidelityError(f"the canary did not start: {sys.executable} {_CANARY}")
         self._first.update(self._waited())
         self._last.update(self._first)
         self._idle_ticks, self._start = _idle_ticks(), time.monotonic()
@@ -101,12 +105,17 @@ class Watch:
         self._sampler.join()
         self._last.update(self._waited())
         try:
-            p50, p99, _ = map(float, self._answer().split())
+            answer = self._answer().split()
         finally:
             self._canary.kill()
             self._canary.wait()
             assert self._canary.stdout is not None
             self._canary.stdout.close()
+        if len(answer) != 3:
+            if error is not None:
+                return  # what went wrong inside matters more
+            raise FidelityError(f"the canary did not say how late it was, but {' '.join(answer)!r}")
+        p50, p99, _ = map(float, answer)
         self.fidelity = Fidelity(
             wall_seconds=wall_seconds,
             lateness_p50_seconds=p50,

@@ -4,7 +4,7 @@ A colour means a contender, a mark means a provenance, and points of different p
 
     theory     a line without points
     paper      a cross in the contender's colour, cited in the caption
-    emulated   a filled mark, joined by a thin line; hollow for a contender that spins and was CPU-bound
+    emulated   a filled mark, joined by a thin line; hollow for a launch that was CPU-bound
     measured   a filled mark
 
 A point is the median over launches, its bar their range from least to largest; a single launch has no bar and says n=1.

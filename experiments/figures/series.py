@@ -1,7 +1,7 @@
 """Points and lines: one contender's launches against one quantity.
 
 A point is the median over launches, its bar their range from least to largest; a single launch has no bar and is
-marked n=1.  Hollow points are those of a contender that spins and was CPU-bound.  A line never bridges a point that
+marked n=1.  Hollow points are those of launches that were CPU-bound.  A line never bridges a point that
 was tried and has no usable launch; that point is a gap with its reason.
 """
 
@@ -70,7 +70,7 @@ def draw(
     rows = rows[~rows["error"].str.startswith(NOT_RUN)]
     usable = rows[rows["verified"] & rows[y].notna()]
     left = rows[~rows[x].isin(usable[x])]
-    bound = left[left["correct"] & (left["verdict"] == "cpu-bound")] if look.spins else left.iloc[0:0]
+    bound = left[left["correct"] & (left["verdict"] == "cpu-bound")]
     for some, hollow in ((usable, False), (bound, True)):
         if some.empty:
             continue

@@ -35,7 +35,7 @@ def cell(rows: pd.DataFrame, column: str) -> str:
         return NOTHING
     bound = rows[rows["correct"] & (rows["verdict"] == "cpu-bound")]
     if len(bound):
-        return f"CPU-bound: {bound[column].median():.3f}" if rows["look"].iloc[0].spins else "not faithful: cpu-bound"
+        return f"CPU-bound: {bound[column].median():.3f}"
     return reason(rows)
 
 

@@ -31,7 +31,7 @@ def own(folder: Path, name: str) -> str:
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(agenda.RunError, match="no experiment 'fig13'; there are .*fig12, "):
+    with pytest.raises(agenda.RunError, match=r"no experiment 'fig13'; there are .*fig12, "):
         agenda.load("fig13")
 
 

@@ -82,8 +82,10 @@ def test_a_good_run_of_figure_12_reproduces_its_claims():
 
 
 def test_a_good_run_of_everything_reproduces_every_claim_about_opponents():
+    others = [made("mpi", 3.0, block=block) for block in range(2)]
+    others += [made("tensorflow-ps", 1.8, k=8, block=block) for block in range(2)]
     runs = [
-        loaded("fig12", figure_12() + opponents_of_figure_12(GOOD)),
+        loaded("fig12", figure_12() + opponents_of_figure_12(GOOD) + others),
         loaded("slow_nics", slow_nics(FAST)),
         loaded("fig15_16", fig15_16()),
         loaded("sizes", sizes()),

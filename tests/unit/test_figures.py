@@ -111,12 +111,12 @@ def test_a_line_does_not_bridge_a_gap():
 
 
 def test_reasons_of_gaps_tell_failures_wrong_sums_and_busy_machines_apart():
-    busy = made("byteps", 1.0, k=1, record_fidelity=Fidelity(verdict="cpu-bound"))
+    busy = made("byteps", 1.0, k=1, record_fidelity=Fidelity(verdict="links-off"))
     _, _, gaps, _ = drawn([failed("byteps", k=2), busy, made("byteps", 1.0)])
     assert [gap.reason for gap in gaps] == ["not faithful", "failed"]
 
 
-def test_a_contender_that_spins_and_was_cpu_bound_is_hollow_and_says_so():
+def test_a_launch_that_was_cpu_bound_is_hollow_and_says_so():
     spinning = {"settings": {"wait": "spin"}, "record_fidelity": Fidelity(verdict="cpu-bound")}
     points, labels, gaps, _ = drawn([made("horovod", 1.0, **spinning)])
     assert labels == ["Horovod (gloo), spinning, CPU-bound, n=1"]

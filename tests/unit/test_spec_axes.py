@@ -121,10 +121,7 @@ def test_what_is_left_of_a_launch_shares_it_still():
 
 def test_several_scales_are_launches_of_their_own_since_knobs_scale_with_the_tensors():
     text = (
-        HEAD
-        + "one_launch = true\n"
-        + RING
-        + MODELS.replace("scale = 64", "scale = [1, 64]").replace("[1, 2, 8]", "8")
+        HEAD + "one_launch = true\n" + RING + MODELS.replace("scale = 64", "scale = [1, 64]").replace("[1, 2, 8]", "8")
     )
     experiment = spec.parse(text, source="x.toml")
     groups = spec.launches(experiment, expand(text))
