@@ -40,10 +40,10 @@ peers: tools  ## install all peers; one that cannot be installed is named and le
 	@for peer in $(PEERS); do $(MAKE) --no-print-directory $$peer || \
 	  echo "peers: $$peer is not installed, for the reason above; figures and tables will say so where it belongs"; done
 
-reproduce: peers  ## run all experiments that are missing, draw the figures, write the report (under 60 minutes)
+reproduce: peers  ## run all experiments that are missing, draw the figures, write the report (about an hour)
 	$(RUN) -m experiments reproduce --tier $(TIER)
 
-smoke: tools  ## the smallest case of everything, with the peers that are installed, into results/smoke (under 5 minutes)
+smoke: tools  ## small runs of Figures 4, 9b and 12 and of the benchmarks, with the peers that are installed (under 5 minutes)
 	$(RUN) -m experiments reproduce --tier smoke --results results/smoke
 
 sweep: peers  ## tune every contender's knobs anew, then what is too long for `reproduce`: more rates, scales, defaults
@@ -59,7 +59,7 @@ report: $(STAMP)  ## rewrite results/REPORT.md from the records
 bench: tools  ## BytePS against bounds and peers on this machine: loopback, small tensors, knee, footprint
 	$(RUN) -m experiments bench
 
-test: tools  ## all tests; those that need root, namespaces or a GPU skip with a reason elsewhere (under 10 minutes)
+test: tools  ## all tests; those that need root, namespaces or a GPU skip with a reason elsewhere (about 10 minutes)
 	$(RUN) -m pytest
 
 lint: $(STAMP)  ## ruff, mypy (strict on the pure layers), import-linter
