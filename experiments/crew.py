@@ -7,6 +7,7 @@ ends early and a deadline that passes are all the same to the caller: a `LaunchE
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from scripts.netns import Lab
 
 STOP_SECONDS = 15.0  # for processes that end by themselves
 KILL_SECONDS = 5.0
+WRITE_SECONDS = 60.0
 LOG_LINES = 15
 
 
@@ -32,6 +34,7 @@ class _Worker:
     def __init__(self, process: Process, popen: "subprocess.Popen[bytes]") -> None:
         assert popen.stdin is not None
         assert popen.stdout is not None
+        os.set_blocking(popen.stdin.fileno(), False)
         self.process = process
         self._stdin = popen.stdin
         self.stdout = popen.stdout
@@ -39,8 +42,13 @@ class _Worker:
         self.events: list[dict[str, Any]] = []
 
     def say(self, word: str) -> None:
-        self._stdin.write(word.encode() + b"\n")
-        self._stdin.flush()
+        """A workload is longer than a pipe holds, so a worker that does not read is noticed here."""
+        left = memoryview(word.encode() + b"\n")
+        deadline = time.monotonic() + WRITE_SECONDS
+        while left:
+            if not select.select([], [self._stdin], [], max(deadline - time.monotonic(), 0.0))[1]:
+                raise LaunchError(f"{self.process.name} has read nothing for {WRITE_SECONDS:.0f} s")
+            left = left[os.write(self._stdin.fileno(), left) :]
 
     def close(self) -> None:
         self.stdout.close()

@@ -9,7 +9,7 @@ import pytest
 
 from baselines.contenders import CONTENDERS
 from baselines.launch import Contender, Launch, Process
-from experiments import agenda, analysis, launch, record, run
+from experiments import agenda, analysis, crew, launch, record, run
 from experiments.record import Case
 from scripts.lab import star
 from scripts.netns import Lab, why_no_lab
@@ -182,3 +182,12 @@ def test_a_setting_that_the_contender_refuses_is_an_error_of_its_cases(lab, tmp_
     (outcome,) = launch.run([case], CONTENDERS["gloo-ring"], lab, logs=tmp_path, tell=lambda _case, _doing: None)
     assert outcome.error == "torch: backend = 'pigeons'; it takes one of gloo, nccl"
     assert list(tmp_path.iterdir()) == []  # nothing was started
+
+
+def test_a_worker_that_reads_nothing_costs_its_deadline_and_is_named(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr(crew, "WRITE_SECONDS", 0.5)
+    case = msgspec.structs.replace(small("fake"), workload="tensors:2000", nbytes=8000)  # more than a pipe holds
+    deaf = fake('say(event="started", facts={}); time.sleep(60)', 'say(event="started", facts={}); time.sleep(60)')
+    (outcome,) = launch.run([case], deaf, lab, logs=tmp_path, tell=lambda _case, _doing: None)
+    assert outcome.error.startswith("worker 0 has read nothing for")
+    assert lab.pids() == []
