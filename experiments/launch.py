@@ -102,7 +102,7 @@ def run(
         settings=first.settings,
         scale=first.scale,
         secret=secrets.token_hex(16),
-        port=PORT + (first.block * 100 + first.position) % 1000,
+        port=PORT + int(time.monotonic()) % 1000,  # not that of the launch before, which may linger
     )
     try:
         processes = contender.plan(launch)

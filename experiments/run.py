@@ -3,14 +3,15 @@
 One emulated cluster with all the machines of the largest case serves the whole experiment: hosts that a case does not
 use are idle, and their counters show it.  The links are calibrated before the first launch, after every block, and
 after a minute of launches within one, so each launch lies between two calibrations; its record is kept after the
-second.  A calibration that fails is repeated once, since another programme may have been busy for a moment; launches
-beside a failed one are kept and marked `links-off`.
+second, or, without it and marked `links-off`, when the run is interrupted.  A calibration that fails is repeated once,
+since another programme may have been busy for a moment; launches beside a failed one are kept and marked `links-off`.
 
 A launch that was not faithful is run once more at once; both records are kept.  What is repeated depends on the canary
 and the calibration alone, never on the measured time.  A launch that failed or summed wrongly is not repeated here: the
 record stays, and the next `run` tries again.
 """
 
+import shutil
 import subprocess
 import time
 from collections import deque
@@ -37,6 +38,7 @@ RAW = ROOT / "results" / "raw"
 CALIBRATION_SECONDS = 1.5
 STRETCH_SECONDS = 60.0  # of launches between two calibrations
 ATTEMPTS = 2
+NOT_CALIBRATED = Calibration(least_fraction=0.0, greatest_fraction=0.0, seconds=0.0, passed=False)
 
 
 def missing_seconds(name: str, tier: spec.Tier, *, raw: Path = RAW) -> float:
@@ -156,11 +158,15 @@ def cluster_of(cases: list[Case]) -> dict[str, float]:
 class _Launched:
     """A launch that waits for the calibration after it."""
 
-    cases: list[Case]
     attempt: int
     blanks: list[Record]
     outcomes: list[launch.Outcome]
     seconds: float
+    logs: Path
+
+    def records(self, before: Calibration, after: Calibration, facts: dict[str, str]) -> list[Record]:
+        made = [assemble(*pair, before, after) for pair in zip(self.blanks, self.outcomes, strict=True)]
+        return [msgspec.structs.replace(one, facts={**one.facts, **facts}) for one in made]
 
 
 def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], None], show: Display) -> list[Record]:
@@ -174,37 +180,51 @@ def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], N
     show.note(f"emulated cluster: {len(hosts)} machines, NICs of {format_rate(max(hosts.values()))} each way")
     results: list[Record] = []
     queue = deque((group, 1) for group in groups)
-    waiting: list[_Launched] = []
+    waiting: deque[_Launched] = deque()
     with Lab(plan) as lab:
-        latency = {LATENCY_FACT: f"{one_way_seconds(lab):.2g}"}
+        latency = _latency(lab)
         before = _calibrate(lab, show)
         calibrated = time.monotonic()
-        while queue:
-            cases, attempt = queue.popleft()
-            done = _launch(cases, attempt, lab, logs, show)
-            waiting.append(done)
-            same_block = bool(queue) and queue[0][0][0].block == cases[0].block
-            failed = any(outcome.error for outcome in done.outcomes)
-            if same_block and not failed and time.monotonic() < calibrated + STRETCH_SECONDS:
-                continue
-            show.tell(cases[0], "calibrating")
-            after = _calibrate(lab, show)
-            calibrated = time.monotonic()
-            for one in waiting:
-                made = [assemble(*pair, before, after) for pair in zip(one.blanks, one.outcomes, strict=True)]
-                again = [made_one.case for made_one in made if made_one.correct and not made_one.faithful]
-                if again and one.attempt < ATTEMPTS:
-                    queue.appendleft((again, one.attempt + 1))
-                for made_one in made:
-                    made_one.facts.update(latency)
+        try:
+            while queue:
+                cases, attempt = queue.popleft()
+                done = _launch(cases, attempt, lab, logs, show)
+                waiting.append(done)
+                same_block = bool(queue) and queue[0][0][0].block == cases[0].block
+                failed = any(outcome.error for outcome in done.outcomes)
+                if same_block and not failed and time.monotonic() < calibrated + STRETCH_SECONDS:
+                    continue
+                show.tell(cases[0], "calibrating")
+                after = _calibrate(lab, show)
+                calibrated = time.monotonic()
+                while waiting:
+                    one = waiting.popleft()
+                    made = one.records(before, after, latency)
+                    again = [made_one.case for made_one in made if made_one.correct and not made_one.faithful]
+                    if again and one.attempt < ATTEMPTS:
+                        queue.appendleft((again, one.attempt + 1))
+                    for made_one in made:
+                        keep(made_one)
+                        final = one.attempt == ATTEMPTS or made_one.case not in again
+                        show.launched(made_one, one.seconds / len(made), final=final)
+                    if all(made_one.verified for made_one in made):
+                        shutil.rmtree(one.logs, ignore_errors=True)
+                    results += made
+                # What comes next must not be judged by a disturbance that is over.
+                before = after if after.passed or not queue else _calibrate(lab, show)
+        finally:
+            for one in waiting:  # interrupted before their second calibration
+                for made_one in one.records(before, NOT_CALIBRATED, latency):
                     keep(made_one)
-                    final = one.attempt == ATTEMPTS or made_one.case not in again
-                    show.launched(made_one, one.seconds / len(made), final=final)
-                results += made
-            waiting.clear()
-            # What comes next must not be judged by a disturbance that is over.
-            before = after if after.passed or not queue else _calibrate(lab, show)
     return results
+
+
+def _latency(lab: Lab) -> dict[str, str]:
+    """For the facts of every record; nothing where it could not be measured."""
+    try:
+        return {LATENCY_FACT: f"{one_way_seconds(lab):.2g}"}
+    except (LabError, OSError, ValueError, subprocess.TimeoutExpired):
+        return {}
 
 
 def _launch(cases: list[Case], attempt: int, lab: Lab, logs: Path, show: Display) -> _Launched:
@@ -213,7 +233,7 @@ def _launch(cases: list[Case], attempt: int, lab: Lab, logs: Path, show: Display
     blanks = [blank_record(case, contender, "emulated") for case in cases]
     folder = logs / f"{blanks[0].case_hash[:12]}-{time.time_ns()}"
     outcomes = launch.run(cases, contender, lab, logs=folder, tell=show.tell)
-    return _Launched(cases, attempt, blanks, outcomes, time.monotonic() - started)
+    return _Launched(attempt, blanks, outcomes, time.monotonic() - started, folder)
 
 
 def assemble(blank: Record, outcome: launch.Outcome, before: Calibration, after: Calibration) -> Record:
@@ -259,7 +279,7 @@ def calibrate_once(lab: Lab) -> Calibration:
     try:
         seen = calibrate.calibrate(lab, seconds=CALIBRATION_SECONDS)
     except (LabError, OSError, subprocess.TimeoutExpired):
-        return Calibration(least_fraction=0.0, greatest_fraction=0.0, seconds=0.0, passed=False)
+        return NOT_CALIBRATED
     ratios = [flow.ratio for flow in seen.flows]
     return Calibration(
         least_fraction=min(ratios), greatest_fraction=max(ratios), seconds=seen.seconds, passed=seen.faithful

@@ -3,6 +3,7 @@
 Nothing of it dilates with the network's rate, so records hold it beside the times.
 """
 
+import select
 import statistics
 import subprocess
 import sys
@@ -40,10 +41,15 @@ def one_way_seconds(lab: Lab) -> float:
     with lab.popen(far, [*program, "serve", address], stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
+            if not select.select([server.stdout], [], [], SECONDS)[0]:
+                raise LabError(f"latency: the server on {far} did not start within {SECONDS:.0f} s")
             port = server.stdout.readline().decode().strip()
             ask = [*program, "ask", address, port, str(ROUND_TRIPS)]
             with lab.popen(near, ask, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
-                output, error = client.communicate(timeout=SECONDS)
+                try:
+                    output, error = client.communicate(timeout=SECONDS)
+                finally:
+                    client.kill()
         finally:
             server.kill()
     trips = [float(line) for line in output.split()]
