@@ -15,7 +15,8 @@ Launches that failed, summed wrongly or were not faithful stay in the table with
 that gaps can be shown; nothing averages over them.
 
 Records of a full run are read from `raw/`; where an experiment has none there, from `reference/` (a committed full
-run), and the figures and the report say so.  The experiment's own file says which contenders belong to it.
+run), and the figures and the report say so.  The experiment's own file says which contenders belong to it, and of
+`raw/` only records of the cases count that it asks for now: others are of earlier knobs, scales or trials.
 """
 
 from dataclasses import dataclass
@@ -25,15 +26,13 @@ from typing import Literal
 
 import pandas as pd
 
-from baselines.launch import ROOT, server_nbytes
-from byteps import assign, partition, theory
-from byteps.units import parse_nbytes
-from experiments import catalogue, lines, record, spec
+from baselines.launch import server_nbytes
+from byteps import theory
+from experiments import agenda, catalogue, lines, record, spec
 from experiments.record import BadLine, Case, Record
 from experiments.spec import Tier
 from experiments.statistics import launch_seconds
 
-CASES = ROOT / "experiments" / "cases"
 NOT_RUN = "not run: "
 PREFERRED: tuple[Tier, ...] = ("paper", "reproduce", "sweep", "smoke")
 
@@ -49,6 +48,7 @@ class Loaded:
     attempts: list[Record]  # all of that tier: repetitions and failures too
     bad: list[BadLine]
     expected: tuple[str, ...] = ()  # contenders that the experiment's file names for that tier
+    earlier: int = 0  # records that were left out, of cases that the experiment's file does not ask for any more
 
 
 Source = Literal["raw", "reference", "none"]
@@ -58,9 +58,14 @@ SOURCES: tuple[Source, ...] = ("raw", "reference")
 def load(results: Path, experiment: str, *, sources: tuple[Source, ...] = SOURCES) -> Loaded:
     """The most telling tier that has records, from `raw` or else from `reference`."""
     bad: list[BadLine] = []
+    earlier = 0
     for source in sources:
         found, skipped = record.read(results / source / f"{experiment}.jsonl")
         bad += skipped
+        current = current_hashes(experiment) if source == "raw" and found else None
+        if current is not None:
+            earlier = sum(one.case_hash not in current for one in found)
+            found = [one for one in found if one.case_hash in current]
         for tier in PREFERRED:
             attempts = [one for one in found if one.case.tier == tier]
             if attempts:
@@ -72,15 +77,31 @@ def load(results: Path, experiment: str, *, sources: tuple[Source, ...] = SOURCE
                     attempts=attempts,
                     bad=bad,
                     expected=_expected(experiment, tier),
+                    earlier=earlier,
                 )
-    return Loaded(experiment=experiment, tier="", source="none", records=[], attempts=[], bad=bad)
+    return Loaded(experiment=experiment, tier="", source="none", records=[], attempts=[], bad=bad, earlier=earlier)
+
+
+def current_hashes(experiment: str) -> frozenset[str] | None:
+    """The cases that the experiment's file asks for now; None without such a file, or if it cannot be expanded."""
+    if experiment not in agenda.experiments():
+        return None
+    try:
+        return frozenset(agenda.current_hashes(agenda.load(experiment)))
+    except spec.SpecError:  # said by whoever runs it; its records are still shown
+        return None
+
+
+def of_this_code(loaded: Loaded) -> list[Record]:
+    """All attempts of the code that left the newest record of their case."""
+    code = {one.case_hash: one.code_hash for one in loaded.records}
+    return [one for one in loaded.attempts if code.get(one.case_hash) == one.code_hash]
 
 
 def _expected(experiment: str, tier: str) -> tuple[str, ...]:
-    path = CASES / f"{experiment}.toml"
-    if not path.exists():
+    if experiment not in agenda.experiments():
         return ()
-    chosen = [choice.name for choice in spec.load(path).contender if not choice.tiers or tier in choice.tiers]
+    chosen = [choice.name for choice in agenda.load(experiment).contender if not choice.tiers or tier in choice.tiers]
     return tuple(dict.fromkeys(chosen))
 
 
@@ -90,7 +111,8 @@ def absent(loaded: Loaded) -> dict[str, str]:
     for name in dict.fromkeys((*loaded.expected, *(one.case.contender for one in loaded.records))):
         errors = [one.error for one in loaded.records if one.case.contender == name]
         if not errors:
-            reasons[name] = "no record in this run; make reproduce adds what is missing"
+            command = "make sweep" if loaded.tier == "sweep" else "make reproduce"
+            reasons[name] = f"no record in this run; {command} adds what is missing"
         elif all(error.startswith(NOT_RUN) for error in errors):
             reasons[name] = errors[-1].removeprefix(NOT_RUN)
     return reasons
@@ -241,53 +263,3 @@ def core_seconds_per_gib(one: Record) -> float:
     if not spent:
         return float("nan")
     return sum(spent) / one.case.n / (one.case.iterations * one.case.nbytes / 2**30)
-
-
-def partition_nbytes(case: Case) -> int:
-    """The size of partitions that BytePS uses for this case; a size that was chosen is that of full-size tensors."""
-    setting = case.settings.get("partition", "auto")
-    if setting == "auto":
-        return partition.auto_partition_bytes(case.nbytes, case.nic_bytes_per_s)
-    return max(1, round(parse_nbytes(setting) / case.scale))
-
-
-def planned_payload(one: Record) -> dict[str, int]:
-    """Host -> bytes that BytePS's plan makes it send, and as many receive, in one iteration over a single tensor."""
-    case = one.case
-    if case.workload != "tensor":
-        raise ValueError(f"{case.title}: the plan is worked out here for a single tensor only")
-    parts = [nbytes for _, nbytes in partition.split(case.nbytes, 4, partition_nbytes(case))]
-    shares = assign.paper_shares(case.n, case.k).all
-    owned = [0] * len(shares)
-    for nbytes, owner in zip(parts, assign.place(parts, shares), strict=True):
-        owned[owner] += nbytes
-    hosts = [f"gpu{i}" for i in range(case.n)] + [f"cpu{i}" for i in range(case.k)]
-    return dict(zip(hosts, theory.traffic_of_placement(owned, case.n, case.k), strict=True))
-
-
-def has_plan(one: Record) -> bool:
-    """Whether `traffic_deviation` can be told."""
-    alone = one.case.workload == "tensor" and one.case.n > 1
-    return one.verified and one.case.contender == "byteps" and alone and bool(one.nics)
-
-
-def traffic_deviation(one: Record) -> float:
-    """Largest |measured / planned - 1| over the machines and both directions; packet headers do not count.
-
-    What a machine moves that has no part in a small tensor is measured against the tensor.
-    """
-    worst = 0.0
-    for host, planned in planned_payload(one).items():
-        for moved in (one.nics[host].payload_sent, one.nics[host].payload_received):
-            worst = max(worst, abs(moved / one.case.iterations - planned) / (planned or one.case.nbytes))
-    return worst
-
-
-def payload_of_formula(one: Record) -> float:
-    """Payload that a GPU machine sends, mean over them, over what the contender's algorithm says (`nic_nbytes`)."""
-    contender = lines.contender_of(one.case.contender)
-    sent = [nic.payload_sent for host, nic in one.nics.items() if host.startswith("gpu")][: one.case.n]
-    if contender is None or contender.nic_nbytes is None or one.case.n < 2 or not sent:
-        return float("nan")
-    formula = contender.nic_nbytes(one.case.n, one.case.k, one.case.nbytes)
-    return sum(sent) / one.case.n / one.case.iterations / formula

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from byteps import assign, partition, theory
-from experiments import analysis, catalogue, lines
+from experiments import analysis, catalogue, lines, traffic
 from experiments.record import LATENCY_FACT, Case, Record
 from experiments.statistics import launch_seconds
 from scripts.lab import shaping
@@ -59,7 +59,7 @@ def _partitions_per_service(case: Case) -> float:
         tensors = catalogue.of_case(case.workload, case.nbytes, case.scale, case.dilation)
     except (OSError, ValueError):  # a training that was recorded elsewhere
         return NOTHING
-    size = analysis.partition_nbytes(case)
+    size = traffic.partition_nbytes(case)
     itemsizes = {"float32": 4, "float16": 2}
     count = sum(
         len(partition.split(tensor.numel * itemsizes[tensor.dtype], itemsizes[tensor.dtype], size))

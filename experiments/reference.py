@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from baselines.launch import ROOT
-from experiments import bench, figures, record, report, spec
-from experiments.analysis import CASES, load
+from experiments import agenda, bench, figures, record, report
+from experiments.analysis import load
 
 
 class NoRunError(ValueError):
@@ -24,7 +24,7 @@ def keep(results: Path) -> list[Path]:
     written: list[Path] = []
     for name in report.experiments():
         loaded = load(results, name)
-        if loaded.source != "raw" and "reproduce" not in spec.load(CASES / f"{name}.toml").tier:
+        if loaded.source != "raw" and "reproduce" not in agenda.load(name).tier:
             continue
         if loaded.source != "raw":
             raise NoRunError(f"{name} has no records in {results / 'raw'}: run it first")

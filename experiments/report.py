@@ -12,12 +12,23 @@ import pandas as pd
 
 from baselines.launch import ROOT
 from byteps.units import format_nbytes, format_rate
-from experiments import bench
-from experiments.analysis import CASES, NOT_RUN, SOURCES, Loaded, Source, absent, absent_text, attempted, load
-from experiments.claims import Claim, Verdict, judge, load_claims
-from experiments.metrics import METRICS
+from experiments import agenda, bench
+from experiments.analysis import (
+    NOT_RUN,
+    SOURCES,
+    Loaded,
+    Source,
+    absent,
+    absent_text,
+    attempted,
+    load,
+    of_this_code,
+)
+from experiments.claims import NO_RECORD, Claim, Verdict, judge, load_claims
+from experiments.metrics import METRICS, OF_ATTEMPTS
 from experiments.progress import outcome_text
 from experiments.record import Record
+from experiments.spec import is_model
 from experiments.tables import fairness, goodput, launches, replays
 from experiments.tables.markdown import table
 
@@ -34,8 +45,8 @@ joined with them.
 A training replay is a model's tensors at the moments at which they become ready; computation is waited for.  Its
 tensors are divided by the scale, and computation takes `dilation` times as long as published, so that both keep their
 proportion.  Latencies, negotiation cycles and the cost of a message or a call stay what they are: beside computation
-they weigh 1/dilation times as much as in the real training, more where the dilation is below 1 (16 times more on the
-2 Gbit/s NICs), less where it is above.  The groups above say how large they are beside the network.
+they weigh 1/dilation times as much as in the real training, more where the dilation is below 1, less where it is above:
+{weights}.  The groups above say how large they are beside the network.
 
 The optimum t_opt counts packet headers (rate x 1448/1514) and nothing else.  A launch is one start of fresh processes;
 its number is the median of its timed iterations; intervals are taken over blocks of launches.  With few blocks an
@@ -43,18 +54,31 @@ interval is the range, and `coverage` says how often it holds the true median: 5
 """
 
 
+def scope(loaded: Iterable[Loaded]) -> str:
+    """What the records are evidence for, with the dilation of every experiment that replays models."""
+    texts = []
+    for one in loaded:
+        weights = sorted(
+            {f"{1 / record.case.dilation:.2g}" for record in one.records if is_model(record.case.workload)}
+        )
+        if dilations:
+            low, high = f"{1 / max(dilations):.2g}", f"{1 / min(dilations):.2g}"
+            texts.append(f"{one.experiment} {low if low == high else f'{low} to {high}'} times as much")
+    return SCOPE.strip().format(weights=", ".join(texts) or "no replays are among these records")
+
+
 def experiments() -> tuple[str, ...]:
     """All experiments, in the report's order."""
-    known = sorted(path.stem for path in CASES.glob("*.toml"))
+    known = agenda.experiments()
     return (*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST))
 
 
 def claim_records(claim: Claim, loaded: Iterable[Loaded]) -> list[Record]:
-    """The records that a claim speaks of."""
+    """The records that a claim speaks of: the newest of each case, or every one of the same code for `OF_ATTEMPTS`."""
     return [
         one
         for experiment in loaded
-        for one in experiment.records
+        for one in (of_this_code(experiment) if claim.metric in OF_ATTEMPTS else experiment.records)
         if one.provenance == claim.provenance
         and (not claim.experiments or one.case.experiment in claim.experiments)
         and claim.n in (0, one.case.n)
@@ -78,23 +102,39 @@ def judge_all(claims: Iterable[Claim], loaded: Sequence[Loaded]) -> list[Verdict
 
 
 def _absent(claim: Claim, records: list[Record], loaded: Sequence[Loaded]) -> dict[str, str]:
-    """Contender -> why it has no verified launch among the claim's records."""
+    """Contender -> why it has no verified launch among the claim's records, in one of the claim's experiments.
+
+    A contender that the claim names must have one in each: its launches in one say nothing about the other.
+    """
     reasons: dict[str, str] = {}
-    for name in (*claim.contenders, *claim.parts):
-        own = [one for one in records if one.case.contender == name]
-        if any(one.verified for one in own):
-            continue
-        not_run = [one.error.removeprefix(NOT_RUN) for one in own if one.error.startswith(NOT_RUN)]
-        if not_run:
-            reasons[name] = f"not run: {not_run[-1]}"
-        elif own:
-            reasons[name] = outcome_text(own[-1])
-        else:
-            reasons[name] = next(
-                (f"not run: {missing[name]}" for one in loaded if name in (missing := absent(one))),
-                "no verified record",
+    for name in claim.parts:
+        if why := _why_none(name, records, loaded):
+            reasons[name] = why
+    for name in claim.contenders:
+        whys = {
+            experiment: _why_none(
+                name,
+                [one for one in records if one.case.experiment == experiment],
+                [one for one in loaded if one.experiment == experiment],
             )
+            for experiment in claim.experiments
+        } or {"": _why_none(name, records, loaded)}
+        told = [f"{where}: {why}" if len(whys) > 1 else why for where, why in whys.items() if why]
+        if told:
+            reasons[name] = "; ".join(told)
     return reasons
+
+
+def _why_none(name: str, records: Iterable[Record], loaded: Iterable[Loaded]) -> str:
+    """Why a contender has no verified launch among these; "" if it has one."""
+    own = [one for one in records if one.case.contender == name]
+    if any(one.verified for one in own):
+        return ""
+    if not_run := [one.error for one in own if one.error.startswith(NOT_RUN)]:
+        return not_run[-1]
+    if own:
+        return outcome_text(own[-1])
+    return next((NOT_RUN + missing[name] for one in loaded if name in (missing := absent(one))), NO_RECORD)
 
 
 def _claims_table(verdicts: list[Verdict]) -> str:
@@ -104,6 +144,8 @@ def _claims_table(verdicts: list[Verdict]) -> str:
 def _problems(loaded: Sequence[Loaded]) -> list[str]:
     lines = [f"- {bad}" for experiment in loaded for bad in experiment.bad]
     for experiment in loaded:
+        if experiment.earlier:
+            lines.append(f"- {experiment.experiment}: {experiment.earlier} records of earlier settings were left out")
         if text := absent_text(absent(experiment)) if experiment.records else "":
             lines.append(f"- {experiment.experiment}: {text}")
     for one in itertools.chain.from_iterable(attempted(experiment.attempts) for experiment in loaded):
@@ -164,9 +206,10 @@ SECTIONS: tuple[Section, ...] = (
 VERSUS = ("fig12", "fig4", "fig15_16", "slow_nics", "sizes")
 COMPARISON = "How many times faster than its opponents BytePS is in the same block; above 1, BytePS is faster."
 GROUPS = """\
-What does not slow down with the network: latency in shares of the iteration, core-seconds on a GPU machine as cores
-that would be busy at the NIC's rate, the token bucket of the emulated NIC in shares of M, and how many partitions each
-summation service of BytePS has.  A dash: not recorded, or does not apply."""
+What does not dilate weighs 1/dilation times as much beside computation as in the real training (bare tensors: 1).
+Latency in shares of the iteration, core-seconds on a GPU machine as cores that would be busy at the NIC's rate, the
+token bucket of the emulated NIC in shares of M, and how many partitions each summation service of BytePS has.  A dash:
+not recorded, or does not apply."""
 
 
 def _sections(loaded: Sequence[Loaded]) -> list[str]:
@@ -222,7 +265,7 @@ def compose(results: Path, *, sources: tuple[Source, ...] = SOURCES) -> tuple[st
     parts += bench.report_parts(results, sources)
     problems = _problems(loaded)
     parts += ["## Launches that were not used, and other trouble", "\n".join(problems) if problems else "None."]
-    parts += ["## What this is evidence for", SCOPE.strip(), "## Machine and versions"]
+    parts += ["## What this is evidence for", scope(emulated), "## Machine and versions"]
     parts += [_machine(loaded) or "No records."]
     return "\n\n".join(filter(None, parts)) + "\n", verdicts
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from experiments.analysis import Loaded, absent, attempted, frame, has_plan, payload_of_formula, traffic_deviation
+from experiments.analysis import Loaded, absent, attempted, frame
 from experiments.figures.against_k import looks
 from experiments.groups import groups
 from experiments.lines import label_of
 from experiments.record import Record
 from experiments.tables.markdown import NOTHING, interval, number, table
+from experiments.traffic import has_plan, payload_of_formula, traffic_deviation
 
 PER_K = ("fig12",)  # experiments whose launches are shown for every k; others are taken together
 
@@ -107,11 +108,12 @@ def dimensionless(loaded: Sequence[Loaded]) -> str:
             seen = [groups(record) for record in group["record"] if record.case.n > 1]
             if seen:
                 columns = (
+                    list(group["dilation"]),
                     [value.latency_share for value in seen],
                     [value.cores_at_rate for value in seen],
                     [value.burst_share for value in seen],
                     [value.partitions_per_service for value in seen],
                 )
                 rows.append((one.experiment, label, k, *(_range(pd.Series(values)) for values in columns)))
-    header = ("experiment", "contender", "k", "latency x steps / t", "cores at the NIC's rate")
+    header = ("experiment", "contender", "k", "dilation", "latency x steps / t", "cores at the NIC's rate")
     return table((*header, "token bucket / M", "partitions per service"), rows) if rows else ""

@@ -9,7 +9,7 @@ import pytest
 
 from baselines.contenders import CONTENDERS
 from baselines.launch import Contender, Launch, Process
-from experiments import agenda, analysis, crew, launch, record, run
+from experiments import agenda, crew, launch, record, run, traffic
 from experiments.record import Case
 from scripts.lab import star
 from scripts.netns import Lab, why_no_lab
@@ -101,7 +101,7 @@ def test_figure_12_runs_small_and_a_second_call_has_nothing_to_do(tmp_path, monk
         # no transfer is faster than the wire
         assert min(one.seconds) > 0.9 * one.case.nbytes / one.case.nic_bytes_per_s
     ours = next(one for one in records if one.case.contender == "byteps")
-    assert analysis.traffic_deviation(ours) < 0.01
+    assert traffic.traffic_deviation(ours) < 0.01
     if all(one.verified for one in records):  # a busy machine repeats its launches
         assert run.run("fig12", "smoke", raw=tmp_path) == 0
         assert "0 of 2 cases to run" in capsys.readouterr().out

@@ -3,7 +3,7 @@
 from test_record import make_case, make_record
 
 from byteps import theory
-from experiments import analysis, catalogue, record
+from experiments import analysis, catalogue, record, traffic
 from experiments.record import Case, NicBytes, NicCounters, Record
 
 RATE = 25e6  # 200 Mbit/s
@@ -67,7 +67,7 @@ def counters(nbytes: int) -> NicCounters:
 
 def planned_nics(case: Case, factor: float = 1.0) -> dict[str, NicBytes]:
     """Counters as if BytePS's plan had been carried out `factor` times."""
-    planned = analysis.planned_payload(make_record(case)) if case.contender == "byteps" else {}
+    planned = traffic.planned_payload(make_record(case)) if case.contender == "byteps" else {}
     return {
         host: NicBytes(before=counters(0), after=counters(int(nbytes * case.iterations * factor)))
         for host, nbytes in planned.items()

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_case
 from synthetic import (
     MODELS,
     NOT_INSTALLED,
@@ -22,8 +23,14 @@ from test_record import make_case, make_record
 
 from baselines.contenders import CONTENDERS
 from byteps import theory
-from experiments import analysis, catalogue, lines, paper, record
+from experiments import agenda, analysis, catalogue, lines, paper, record, traffic
 from experiments.record import NicBytes
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Records count although no experiment asks for their cases."""
+    monkeypatch.setattr(analysis, "current_hashes", lambda _: None)
 
 
 def test_the_fraction_of_the_optimum_counts_headers():
@@ -40,34 +47,34 @@ def test_a_launch_that_failed_has_no_times_and_stays_visible():
 
 def test_traffic_off_the_plan_is_seen():
     case = make_case(n=8, k=4, nbytes=2**26)
-    assert analysis.traffic_deviation(make_record(case, nics=planned_nics(case))) < 1e-6
-    off = analysis.traffic_deviation(make_record(case, nics=planned_nics(case, 1.02)))
+    assert traffic.traffic_deviation(make_record(case, nics=planned_nics(case))) < 1e-6
+    off = traffic.traffic_deviation(make_record(case, nics=planned_nics(case, 1.02)))
     assert off == pytest.approx(0.02, rel=1e-3)
 
 
 def test_the_planned_traffic_of_the_optimum_is_the_same_on_every_machine_to_a_partition():
     case = make_case(n=8, k=4, nbytes=2**26)
-    planned = analysis.planned_payload(make_record(case)).values()
+    planned = traffic.planned_payload(make_record(case)).values()
     assert max(planned) - min(planned) <= 8 * 65536
 
 
 def test_no_plan_is_made_up_for_what_is_not_a_single_tensor_of_byteps():
     single = made("byteps", 1.0, k=4, record_nics=planned_nics(made_case("byteps", k=4)))
-    assert analysis.has_plan(single)
-    assert not analysis.has_plan(made("byteps", 1.0, k=4))
-    assert not analysis.has_plan(made("byteps", 1.0, workload="tensors:10", record_nics=single.nics))
-    assert not analysis.has_plan(made("gloo-ring", 1.0, record_nics=single.nics))
+    assert traffic.has_plan(single)
+    assert not traffic.has_plan(made("byteps", 1.0, k=4))
+    assert not traffic.has_plan(made("byteps", 1.0, workload="tensors:10", record_nics=single.nics))
+    assert not traffic.has_plan(made("gloo-ring", 1.0, record_nics=single.nics))
 
 
 def test_payload_is_compared_with_the_formula_of_the_contender():
     sent = round(2 * 7 / 8 * 2**24) * 3
     nics = {f"gpu{i}": NicBytes(before=counters(0), after=counters(sent)) for i in range(8)}
     nics["cpu0"] = NicBytes(before=counters(0), after=counters(0))
-    assert analysis.payload_of_formula(made("gloo-ring", 1.0, record_nics=nics)) == pytest.approx(1.0)
-    assert analysis.payload_of_formula(made("gloo-ring", 1.0)) != analysis.payload_of_formula(made("gloo-ring", 1.0))
+    assert traffic.payload_of_formula(made("gloo-ring", 1.0, record_nics=nics)) == pytest.approx(1.0)
+    assert traffic.payload_of_formula(made("gloo-ring", 1.0)) != traffic.payload_of_formula(made("gloo-ring", 1.0))
 
 
-def test_raw_records_come_before_the_reference_run_and_bigger_tiers_before_smaller(tmp_path):
+def test_raw_records_come_before_the_reference_run_and_bigger_tiers_before_smaller(tmp_path, made_up):
     record.append(tmp_path / "reference" / "fig12.jsonl", make_record(make_case(tier="reproduce")))
     assert (analysis.load(tmp_path, "fig12").source, analysis.load(tmp_path, "fig9b").source) == ("reference", "none")
     record.append(tmp_path / "raw" / "fig12.jsonl", make_record(make_case(tier="smoke")))
@@ -76,7 +83,19 @@ def test_raw_records_come_before_the_reference_run_and_bigger_tiers_before_small
     assert analysis.load(tmp_path, "fig12").tier == "paper"
 
 
-def test_a_sweep_does_not_displace_the_run_that_figures_show(tmp_path):
+def test_records_that_the_experiments_file_does_not_ask_for_any_more_are_left_out(tmp_path):
+    now = agenda.cases_of(agenda.load("fig4"), "reproduce")[0]
+    then = replace_case(now, scale=now.scale * 2)
+    for case in (now, then):
+        record.append(tmp_path / "raw" / "fig4.jsonl", make_record(case))
+        record.append(tmp_path / "reference" / "fig4.jsonl", make_record(case))
+    raw = analysis.load(tmp_path, "fig4")
+    assert ([one.case for one in raw.records], raw.earlier) == ([now], 1)
+    kept = analysis.load(tmp_path, "fig4", sources=("reference",))
+    assert (len(kept.records), kept.earlier) == (2, 0)
+
+
+def test_a_sweep_does_not_displace_the_run_that_figures_show(tmp_path, made_up):
     for tier in ("reproduce", "sweep"):
         record.append(tmp_path / "raw" / "fig12.jsonl", make_record(make_case(tier=tier)))
     assert analysis.load(tmp_path, "fig12").tier == "reproduce"
@@ -130,7 +149,7 @@ def test_who_is_absent_is_told_with_the_remedy():
     assert "install it with: make it" in analysis.absent_text(reasons)
 
 
-def test_the_experiments_file_says_who_belongs_to_it(tmp_path):
+def test_the_experiments_file_says_who_belongs_to_it(tmp_path, made_up):
     record.append(tmp_path / "raw" / "fig12.jsonl", make_record(make_case(tier="reproduce")))
     assert {"byteps", "gloo-ring", "horovod"} <= set(analysis.load(tmp_path, "fig12").expected)
 

@@ -1,10 +1,19 @@
 """The report: verdicts on whole runs, what is said about what is missing, and that it is written from anything."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 from synthetic import KS, MODELS, NOT_INSTALLED, SLOW_NIC, failed, figure_12, loaded, made, not_run, replayed
 
-from experiments import record, report
+from experiments import analysis, record, report
 from experiments.record import Fidelity, OracleCheck
+
+
+@pytest.fixture(autouse=True)
+def _made_up_records_count(monkeypatch):
+    monkeypatch.setattr(analysis, "current_hashes", lambda _: None)
+
 
 FIG12 = {
     *("byteps-near-optimal", "fig12-gap", "byteps-beats-ring", "goodput-rises-with-k", "ring-at-its-bound"),
@@ -113,6 +122,23 @@ def test_without_horovod_no_claim_about_the_best_all_reduce_is_reproduced():
     verdict = judged(loaded("slow_nics", slow_nics(factors) + missing))["k8-beats-allreduce-when-communication-bound"]
     assert verdict.word == "inconclusive"
     assert verdict.reason == f"without horovod: {NOT_INSTALLED}"
+
+
+def test_a_contender_must_have_taken_part_in_each_of_the_claims_experiments():
+    factors = {**FAST, ("mxnet-sync", 0): 3.6}
+    alone = [one for one in fig15_16() if one.case.contender != "ddp"]
+    verdict = judged(loaded("slow_nics", slow_nics(factors)), loaded("fig15_16", alone))["k0-no-slower-on-models"]
+    assert verdict.word == "inconclusive"
+    assert verdict.reason == "without ddp: fig15_16: no verified record"
+
+
+def test_a_good_repetition_does_not_undo_a_wrong_sum():
+    wrong = made("horovod", 1.0, record_oracle=OracleCheck(max_error=1.0, tolerance=0.0, checked=8, passed=False))
+    good = made("horovod", 1.0)
+    run = replace(loaded("fig12", [good]), attempts=[wrong, good])
+    assert words(run)["opponents-sums-exact"] == "not reproduced"
+    fixed = replace(run, attempts=[msgspec.structs.replace(wrong, code_hash="of before"), good])
+    assert words(fixed)["opponents-sums-exact"] == "inconclusive"  # other opponents are missing
 
 
 def test_a_slow_run_is_not_reproduced():
