@@ -58,9 +58,7 @@ def scope(loaded: Iterable[Loaded]) -> str:
     """What the records are evidence for, with the dilation of every experiment that replays models."""
     texts = []
     for one in loaded:
-        weights = sorted(
-            {f"{1 / record.case.dilation:.2g}" for record in one.records if is_model(record.case.workload)}
-        )
+        dilations = {record.case.dilation for record in one.records if is_model(record.case.workload)}
         if dilations:
             low, high = f"{1 / max(dilations):.2g}", f"{1 / min(dilations):.2g}"
             texts.append(f"{one.experiment} {low if low == high else f'{low} to {high}'} times as much")
