@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from byteps.units import format_nbytes, format_rate
+from byteps.units import format_rate
 from experiments import lines, spec
 from experiments.analysis import linear_seconds
-from experiments.opponents import Contest, PerBlock, best_of, contests
+from experiments.opponents import Contest, PerBlock, best_of, contests, seconds_of, workload_in_words
 from experiments.record import Case, Record
 from experiments.statistics import launch_seconds, paired_ratios
 
@@ -47,10 +47,7 @@ class Comparison:
 
 
 def situation_of(case: Case) -> str:
-    what = case.workload if spec.is_model(case.workload) else format_nbytes(case.nbytes)
-    if case.workload.startswith("tensors"):
-        what += f" in {case.workload.partition(':')[2]} tensors"
-    return f"{case.experiment} {what}, n = {case.n}, k = {case.k}, {format_rate(case.nic_bytes_per_s)}"
+    return f"{workload_in_words(case)}, n = {case.n}, k = {case.k}, {format_rate(case.nic_bytes_per_s)}"
 
 
 def _compare(
@@ -122,7 +119,7 @@ class Drift:
 def transfer(records: list[Record]) -> list[Drift]:
     """BytePS over each opponent, at every NIC rate that the same replay ran at."""
     found: dict[str, Drift] = {}
-    for contest in contests(records, lambda one: launch_seconds(one.seconds)):
+    for contest in contests(records, seconds_of):
         case = contest.case
         for line, k, ratios in _ratios(contest):
             words = f"{case.workload}, n = {case.n}: BytePS with k = {k} over {line}"

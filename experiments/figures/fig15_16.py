@@ -30,14 +30,14 @@ TITLES = {
     "vgg16": "VGG-16",
     "ugatit": "UGATIT",
     "transformer_big": "Transformer (big)",
-    "bert_large": "BERT-large (fp16)",
+    "bert_large": "BERT-large",
     "gpt2": "GPT-2",
 }
 NS = (1, 2, 4, 8)
 _APART = 1.025  # factor between lines at one n
 
 
-def by_k(table: pd.DataFrame) -> Iterator[tuple[Line, pd.DataFrame]]:
+def without_and_with(table: pd.DataFrame) -> Iterator[tuple[Line, pd.DataFrame]]:
     """Lines without CPU machines and with as many as GPU machines; a single machine belongs to both."""
     for look in looks(table):
         rows = table[table["look"] == look]
@@ -88,7 +88,7 @@ def fig15_16_models(loaded: Loaded, folder: Path) -> list[Path]:
 
 
 def _panel(axes: Axes, legend: Legend, rows: pd.DataFrame, title: str) -> list[Gap]:
-    found = list(by_k(rows))
+    found = list(without_and_with(rows))
     gaps: list[Gap] = []
     for index, (look, chosen) in enumerate(found):
         factor = _APART ** spread(index, len(found), 1.0)

@@ -197,8 +197,13 @@ def replay_text(table: pd.DataFrame) -> str:
     return (
         f"replays with NICs of {rates}, {size} of gradients per machine (tensors divided by {_span(scales)}), "
         f"computation taking {_span(slow)} times as long as published, as if NICs carried "
-        f"{_span([format_rate(rate) for rate in stands_for])}"
+        f"{_span([format_rate(rate) for rate in stands_for])}; sent as fp32 of as many bytes as published{_fp16(table)}"
     )
+
+
+def _fp16(table: pd.DataFrame) -> str:
+    """Which of the models trains in another type."""
+    return " (BERT-large trains in fp16)" if table["workload"].str.startswith("bert_large").any() else ""
 
 
 def _span(texts: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.analysis import Loaded, attempted, frame
-from experiments.figures.fig15_16 import TITLES, by_k
+from experiments.figures.fig15_16 import TITLES, without_and_with
 from experiments.figures.series import Gap, beside, draw, gaps_text, mark_gaps, spread
 from experiments.figures.sheet import (
     THEORY_COLOUR,
@@ -31,7 +31,7 @@ def slow_nics(loaded: Loaded, folder: Path) -> list[Path]:
         (axes,), legend = page.panels, page.legend
         linear_scaling(page, axes)
         gaps: list[Gap] = []
-        found = list(by_k(table))
+        found = list(without_and_with(table))
         for index, (look, rows) in enumerate(found):
             gaps += draw(
                 axes,

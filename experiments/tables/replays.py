@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from experiments import opponents, paper
 from experiments.analysis import Loaded, attempted, communication_bound, frame
-from experiments.figures.fig15_16 import TITLES, by_k
+from experiments.figures.fig15_16 import TITLES, without_and_with
 from experiments.gain import AS_IT_IS, FUSED, ONE_BY_ONE, SCHEDULED, SUMS, Decomposition, decompose
 from experiments.groups import unshaped
-from experiments.record import Case, Record
-from experiments.statistics import launch_seconds, paired_ratios
+from experiments.record import Case
+from experiments.statistics import paired_ratios
 from experiments.tables.goodput import against_k
 from experiments.tables.markdown import NOTHING, cell, interval, table
 from scripts.lab import shaping
@@ -33,7 +33,9 @@ def fig4(loaded: Loaded) -> str:
         ("MXNet PS", over(published.ps)),
         ("MXNet PS + ByteScheduler", over(published.ps_bytescheduler)),
     ]
-    return against_k(rows, "efficiency", cited, sorted({*rows["k"], *published.k}))
+    same_n = rows.empty or int(rows["n"].max()) == published.n
+    ks = {*rows["k"], *(published.k if same_n else ())}
+    return against_k(rows, "efficiency", cited if same_n else [], sorted(ks))
 
 
 def models(loaded: Loaded) -> str:
@@ -45,7 +47,7 @@ def models(loaded: Loaded) -> str:
     for workload, of_model in everything.groupby("workload", sort=False):
         model = str(workload).partition("@")[0]
         title = TITLES.get(model, str(workload))
-        for look, of_line in by_k(of_model):
+        for look, of_line in without_and_with(of_model):
             rows.append((title, look.label, *(cell(of_line[of_line["n"] == n], "efficiency") for n in ns)))
         if model in published.model and loaded.experiment == "fig15_16":
             rows += [(title, f"{what}, paper", *cells) for what, cells in _published(published, model, ns)]
@@ -73,11 +75,10 @@ def against_opponents(loaded: Sequence[Loaded]) -> str:
     for experiment in loaded:
         largest = max((record.case.n for record in experiment.records), default=0)
         records = [record for record in experiment.records if record.case.n == largest]
-        for contest in opponents.contests(records, _seconds):
+        for contest in opponents.contests(records, opponents.seconds_of):
             for k, ours in sorted(contest.byteps.items()):
-                best = opponents.best_of(contest.opponents(k))
-                if best:
-                    ratios = paired_ratios(best, ours).values()
+                ratios = paired_ratios(opponents.best_of(contest.opponents(k)), ours).values()
+                if contest.others or contest.cpu_bound:
                     allreduce = opponents.best_of(contest.opponents(k, opponents.all_reduce))
                     others = paired_ratios(allreduce, ours).values()
                     rows.append(
@@ -87,14 +88,12 @@ def against_opponents(loaded: Sequence[Loaded]) -> str:
                             interval(ratios),
                             interval(others),
                             _kind(contest.case),
+                            f"{len(ratios)} of {len(ours)}",
+                            ", ".join(contest.left_out(k)) or NOTHING,
                         )
                     )
     header = ("situation", "n", "best opponent / BytePS", "best all-reduce / BytePS", "what limits it")
-    return table(header, rows) if rows else ""
-
-
-def _seconds(one: Record) -> float:
-    return launch_seconds(one.seconds)
+    return table((*header, "blocks with all of them", "CPU-bound, left out"), rows) if rows else ""
 
 
 def _kind(case: Case) -> str:
@@ -147,7 +146,7 @@ def slow_nics(loaded: Loaded) -> str:
     names = list(dict.fromkeys(everything["workload"]))
     rows = []
     for n, of_n in everything.groupby("n"):
-        for look, of_line in by_k(of_n):
+        for look, of_line in without_and_with(of_n):
             cells = [cell(of_line[of_line["workload"] == name], "efficiency") for name in names]
             rows.append((str(n), look.label, *cells))
     return table(("n", "", *(TITLES.get(name, name) for name in names)), rows)

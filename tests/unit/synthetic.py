@@ -98,4 +98,5 @@ def replayed(
     rate = float(changes.get("nic_bytes_per_s", RATE))  # type: ignore[arg-type]
     nbytes, dilation = catalogue.model_size(model, scale, rate, real_nic)
     fields = {"workload": model, "nbytes": nbytes, "scale": scale, "dilation": dilation, **changes}
-    return made(contender, factor * analysis.linear_seconds(made_case(contender, **fields)), **fields)
+    of_case = {key: value for key, value in fields.items() if not key.startswith("record_")}
+    return made(contender, factor * analysis.linear_seconds(made_case(contender, **of_case)), **fields)

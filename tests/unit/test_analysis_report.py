@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from synthetic import KS, MODELS, NOT_INSTALLED, SLOW_NIC, failed, figure_12, loaded, made, not_run, replayed
 
-from experiments import analysis, record, report
+from experiments import analysis, opponents, record, report
 from experiments.record import Fidelity, OracleCheck
 
 
@@ -139,6 +139,36 @@ def test_a_good_repetition_does_not_undo_a_wrong_sum():
     assert words(run)["opponents-sums-exact"] == "not reproduced"
     fixed = replace(run, attempts=[msgspec.structs.replace(wrong, code_hash="of before"), good])
     assert words(fixed)["opponents-sums-exact"] == "inconclusive"  # other opponents are missing
+
+
+def vgg16_on_two_blocks(**of_ddp):
+    """BytePS's ratio over the best of Horovod and DDP; what DDP, the faster one, left in block 1 is `of_ddp`."""
+    records = [
+        replayed(
+            name, factor, "vgg16", block=block, real_nic=SLOW_NIC, **(of_ddp if (name, block) == ("ddp", 1) else {})
+        )
+        for block in range(2)
+        for name, factor in (("byteps", 3.0), ("horovod", 4.5), ("ddp", 3.3))
+    ]
+    return opponents.over(records, opponent=opponents.anybody, situation=opponents.replay), records
+
+
+def test_a_block_without_the_best_opponent_gives_no_ratio():
+    (whole,) = vgg16_on_two_blocks()[0].values()
+    assert whole == pytest.approx([1.1, 1.1])
+    (ratios,) = vgg16_on_two_blocks(record_fidelity=Fidelity(verdict="cpu-bound"))[0].values()
+    assert ratios == pytest.approx([1.1])
+
+
+def test_an_opponent_that_always_failed_holds_a_ratio_up_and_one_that_was_always_cpu_bound_is_named():
+    _, records = vgg16_on_two_blocks()
+    what = {"workload": "vgg16", "nbytes": records[0].case.nbytes, "dilation": records[0].case.dilation}
+    dead = failed("gloo-ring", scale=records[0].case.scale, **what)
+    assert opponents.over([*records, dead], opponent=opponents.anybody, situation=opponents.replay) == {}
+    busy = replayed("gloo-ring", 3.1, "vgg16", real_nic=SLOW_NIC, record_fidelity=Fidelity(verdict="cpu-bound"))
+    (contest,) = opponents.contests([*records, busy], opponents.seconds_of)
+    assert contest.left_out(0) == ["Ring all-reduce (gloo)"]
+    assert len(contest.opponents(0)) == 2
 
 
 def test_a_slow_run_is_not_reproduced():

@@ -9,7 +9,7 @@ from experiments.analysis import absent_text, frame
 from experiments.figures import series, sheet
 from experiments.figures.against_k import lines_against_k, looks
 from experiments.figures.fig12 import of_wanted_size
-from experiments.figures.fig15_16 import by_k
+from experiments.figures.fig15_16 import without_and_with
 from experiments.figures.sheet import Legend, absent_entries
 from experiments.record import Fidelity
 
@@ -142,7 +142,7 @@ def test_k_independent_contenders_stand_apart_from_every_k():
 
 def test_a_single_machine_belongs_to_both_lines_of_byteps():
     rows = frame([replayed("byteps", 1.0, "gpt2", n=n, k=k) for n, k in ((1, 0), (2, 0), (2, 2), (4, 2))])
-    found = {look.label: sorted(part["n"]) for look, part in by_k(rows)}
+    found = {look.label: sorted(part["n"]) for look, part in without_and_with(rows)}
     assert found == {"BytePS, k = 0": [1, 2], "BytePS, k = n": [1, 2]}
 
 
