@@ -79,7 +79,7 @@ def test_the_best_opponent_by_size_needs_a_tensor_that_the_nic_shapes():
 
 def test_replays_bound_by_computation_are_left_out_of_the_claim_about_communication():
     records = [
-        replayed(name, 2.0, model, real_nic=SLOW_NIC, k=k, experiment="slow_nics")
+        replayed(name, 2.0, model, real_nic=SLOW_NIC, scale=64.0, k=k, experiment="slow_nics")
         for model in MODELS
         for name, k in (("byteps", 8), ("horovod", 0), ("mxnet-sync", 8))
     ]
@@ -87,6 +87,11 @@ def test_replays_bound_by_computation_are_left_out_of_the_claim_about_communicat
     assert set(METRICS["over_best_allreduce_communication_bound"](records)) == expected
     assert set(METRICS["over_mxnet_sync_communication_bound"](records)) == expected
     assert len(METRICS["over_best_on_replays"](records)) == len(MODELS)
+
+
+def test_a_model_that_the_nic_lets_pass_unshaped_enters_no_claim():
+    records = [replayed(name, 2.0, "resnet50", scale=256.0, k=k) for name, k in (("byteps", 8), ("horovod", 0))]
+    assert METRICS["over_best_on_replays"](records) == {}
 
 
 def test_cost_is_byteps_over_horovod_and_silent_without_measurements():
