@@ -31,10 +31,6 @@ class Gap:
     reason: str
 
 
-def in_place(value: float) -> float:
-    return value
-
-
 def beside(apart: float) -> Place:
     """On a linear axis."""
     return lambda value: value + apart
@@ -57,7 +53,7 @@ def draw(
     *,
     x: str,
     y: str,
-    place: Place = in_place,
+    place: Place,
     words: Callable[[float], str] = str,
     joined: bool = True,
     note: str = "",

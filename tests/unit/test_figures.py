@@ -85,7 +85,9 @@ def drawn(rows, **changes):
         (axes,) = page.panels
         table = frame(rows)
         (look,) = looks(table)
-        gaps = series.draw(axes, page.legend, table, look, x="k", y="goodput_fraction", **changes)
+        gaps = series.draw(
+            axes, page.legend, table, look, x="k", y="goodput_fraction", place=series.beside(0.0), **changes
+        )
         labels = [label for _, label in page.legend.sections.get(series.EMULATED, [])]
         points = [line for line in axes.lines if len(line.get_xdata())]
         return points, labels, gaps, [text.get_text() for text in axes.texts]
