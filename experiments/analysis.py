@@ -219,7 +219,7 @@ def _row(one: Record, line: lines.Line) -> dict[str, object]:
 @lru_cache(maxsize=4096)
 def _linear(workload: str, nbytes: int, scale: float, dilation: float) -> float:
     tensors = catalogue.of_case(workload, nbytes, scale, dilation)
-    return max(tensor.ready_seconds for tensor in tensors) + sum(tensor.forward_seconds for tensor in tensors)
+    return catalogue.computation_seconds(tensors)
 
 
 def linear_seconds(case: Case) -> float:

@@ -8,6 +8,7 @@
 Models are sent as fp32 of as many bytes whatever they train in, since not every contender adds fp16 on CPUs.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 from baselines.session import Tensor
@@ -24,6 +25,11 @@ def of_case(workload: str, nbytes: int, scale: float, dilation: float) -> tuple[
         return workloads.many(nbytes, int(count))
     model, timing = workloads.named(workload)
     return workloads.replay(model, timing, scale=scale, dilation=dilation, as_float32=True, label=workload)
+
+
+def computation_seconds(tensors: Sequence[Tensor]) -> float:
+    """Backward and forward pass: how long an iteration takes that waits for nothing."""
+    return max(tensor.ready_seconds for tensor in tensors) + sum(tensor.forward_seconds for tensor in tensors)
 
 
 @cache

@@ -135,8 +135,7 @@ def run(
 
 def _iterate(case: Case, lab: Lab, crew: Crew, outcome: Outcome, tell: Callable[[Case, str], None]) -> None:
     tensors = catalogue.of_case(case.workload, case.nbytes, case.scale, case.dilation)
-    computation = max(tensor.ready_seconds for tensor in tensors) + sum(tensor.forward_seconds for tensor in tensors)
-    limit = SLACK_SECONDS + SLOWEST_FACTOR * case.nbytes / case.nic_bytes_per_s + computation
+    limit = SLACK_SECONDS + SLOWEST_FACTOR * case.nbytes / case.nic_bytes_per_s + catalogue.computation_seconds(tensors)
     before: dict[str, NicCounters] = {}
     crew.say("workload " + json.dumps({"tensors": [asdict(tensor) for tensor in tensors]}))
     crew.expect("declared", seconds=START_SECONDS)

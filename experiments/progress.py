@@ -25,7 +25,7 @@ def expected_seconds(case: Case) -> float:
     computation = 0.0
     if model:
         tensors = catalogue.of_case(case.workload, case.nbytes, case.scale, case.dilation)
-        computation = max(one.ready_seconds for one in tensors) + sum(one.forward_seconds for one in tensors)
+        computation = catalogue.computation_seconds(tensors)
     iterations = case.warmups + case.iterations
     return (2.0 if model else 8.0) + iterations * (2.0 * case.nbytes / case.nic_bytes_per_s + computation)
 
