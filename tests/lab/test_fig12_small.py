@@ -191,3 +191,21 @@ def test_a_worker_that_reads_nothing_costs_its_deadline_and_is_named(lab, tmp_pa
     (outcome,) = launch.run([case], deaf, lab, logs=tmp_path, tell=lambda _case, _doing: None)
     assert outcome.error.startswith("worker 0 has read nothing for")
     assert lab.pids() == []
+
+
+def test_a_launch_that_waits_for_its_calibration_is_kept_when_the_run_is_interrupted(tmp_path, monkeypatch):
+    launches = iter([[launch.Outcome(seconds=[1.0], checked=2)]])
+
+    def once(*_args: object, **_kwargs: object) -> list[launch.Outcome]:
+        try:
+            return next(launches)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(run.launch, "run", once)
+    kept: list[record.Record] = []
+    with run.display([]) as show, pytest.raises(KeyboardInterrupt):
+        run._run_in_lab([[small("byteps")], [small("byteps")]], tmp_path, kept.append, show)
+    (one,) = kept
+    assert one.seconds == [1.0]
+    assert one.fidelity.verdict == "links-off"

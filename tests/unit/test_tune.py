@@ -86,3 +86,10 @@ def test_knobs_that_nobody_has_tuned_are_an_error_that_says_how():
     experiment = spec.parse(CHOICE.format(strategy="plain"), source="x")
     with pytest.raises(spec.SpecError, match=r"'horovod': find them with `python -m experiments tune`"):
         spec.expand(experiment, "reproduce", uses_k={"horovod": False})
+
+
+def test_contenders_without_a_winner_this_time_keep_the_knobs_of_earlier_trials(tmp_path):
+    path = tmp_path / "tuned.toml"
+    path.write_text(tune.text([], {"ddp": {"bucket": "25MiB"}}))
+    assert tune.load(path) == {"ddp": {"bucket": "25MiB"}}
+    assert "# from earlier trials" in path.read_text()
