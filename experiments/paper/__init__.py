@@ -1,5 +1,6 @@
 """The paper's own numbers, transcribed and cited; nothing here was measured by this project."""
 
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,6 +11,23 @@ FOLDER = Path(__file__).resolve().parent
 
 class _Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     citation: str
+
+
+class Figure3(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster day by day, in percent."""
+
+    first_day: date
+    distributed: list[float]
+    cpu_utilisation: list[float]
+
+    @property
+    def days(self) -> list[date]:
+        return [self.first_day + timedelta(days=index) for index in range(len(self.distributed))]
+
+    @property
+    def idle_nics(self) -> list[float]:
+        """GPU machines whose NIC no job uses: those that run no distributed job."""
+        return [100.0 - share for share in self.distributed]
 
 
 class Figure4(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,6 +64,23 @@ class Figure12(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ps: list[float]
 
 
+class Figure13(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Speed of training over all-reduce's, against k: by kind of machine (as `byteps.machine` names it) and model."""
+
+    n: int
+    gpus_per_machine: int
+    k: list[int]
+    speedup: dict[str, dict[str, list[float]]]
+
+
+class Figure14(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Speed of training over all-reduce's at k = 0: by kind of machine, model, and way to sum inside a machine."""
+
+    n: int
+    gpus_per_machine: int
+    speedup: dict[str, dict[str, dict[str, float]]]
+
+
 class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model of Figures 15 and 16: units per second for each number of GPUs."""
 
@@ -77,6 +112,10 @@ def _read(name: str, kind: type[_T]) -> _T:
     return msgspec.toml.decode((FOLDER / f"{name}.toml").read_bytes(), type=kind)
 
 
+def fig3() -> Figure3:
+    return _read("fig3", Figure3)
+
+
 def fig4() -> Figure4:
     return _read("fig4", Figure4)
 
@@ -87,6 +126,14 @@ def fig9b() -> Figure9b:
 
 def fig12() -> Figure12:
     return _read("fig12", Figure12)
+
+
+def fig13() -> Figure13:
+    return _read("fig13", Figure13)
+
+
+def fig14() -> Figure14:
+    return _read("fig14", Figure14)
 
 
 def fig15_16() -> Figures15And16:
