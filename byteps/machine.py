@@ -1,0 +1,291 @@
+"""The inside of a machine as a graph: GPUs, PCIe switches, CPU sockets, NICs, NVLink fabrics, and links between them.
+
+PCIe is a tree under each CPU, so the way between two nodes is up, over, and down; CPUs are joined by socket links.
+GPUs of one fabric reach each other over it.  Each has one link to the fabric's node with the sum of its own NVLinks'
+rates: exact for NVSwitch, optimistic for a mesh, where a pair has only some of those links.
+
+A rate of 0.0 is unknown: it is taken as not limiting (infinite in `capacities`), and `warnings` names it.  As TOML:
+
+    source = "data sheet"          # where the rates are from
+    peer_efficiency = 0.76         # optional: of copies between GPUs that cross PCIe switches
+    [[cpu]]                        # memory: reads and writes together
+    names = ["CPU0", "CPU1"]
+    memory = "1024Gbit"
+    [[socket]]                     # rates of links are each way
+    between = ["CPU0", "CPU1"]
+    rate = "300Gbit"
+    [[switch]]                     # rate: of the link to what it is under, a CPU or another switch
+    names = ["P0"]
+    under = "CPU0"
+    rate = "105Gbit"
+    [[gpu]]
+    names = ["GPU0", "GPU1"]
+    under = "P0"
+    rate = "105Gbit"
+    [[nic]]                        # network: what it sends, and as much receives
+    names = ["NIC0"]
+    under = "P0"
+    rate = "105Gbit"
+    network = "90Gbit"
+    [[fabric]]                     # rate: of each GPU, the sum of its NVLinks
+    name = "NVLink0"
+    gpus = ["GPU0", "GPU1"]
+    rate = "1200Gbit"
+
+Pure but for `preset`, which reads a file of this package.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from byteps.units import parse_rate
+
+Kind = Literal["gpu", "switch", "cpu", "nic", "fabric"]
+_PRESETS = Path(__file__).with_name("machines")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    name: str
+    kind: Kind
+    bytes_per_s: float = 0.0  # nic: of the network, each way; cpu: of its memory, reads and writes; 0.0: unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Full duplex."""
+
+    a: str  # pcie: the lower end; nvlink: the GPU
+    b: str  # pcie: the switch or CPU it hangs under; nvlink: the fabric
+    kind: Literal["pcie", "socket", "nvlink"]  # socket: between CPUs, be it QPI, UPI or xGMI
+    bytes_per_s: float = 0.0  # each way; 0.0: unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """One machine.  Nodes of a kind are in the order of their ranks."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    source: str  # where the rates are from
+    peer_efficiency: float = 1.0  # a GPU-to-GPU copy across PCIe switches loads PCIe links with bytes / peer_efficiency
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        kinds = {node.name: node.kind for node in self.nodes}
+        for name, count in Counter(node.name for node in self.nodes).items():
+            if count > 1 or not name or "->" in name:
+                raise ValueError(f"node name {name!r} is used {count} times; names are unique, not empty, without '->'")
+        for link in self.links:
+            for end in (link.a, link.b):
+                if end not in kinds:
+                    raise ValueError(f"{end!r} is linked to, but is no node; there are {', '.join(kinds)}")
+        if not 0 < self.peer_efficiency <= 1:
+            raise ValueError(f"peer_efficiency is {self.peer_efficiency}; it must be above 0 and at most 1")
+        if not self.cpus:
+            raise ValueError("there is no CPU; a machine has at least 1")
+        parents = Counter(link.a for link in self.links if link.kind == "pcie")
+        for node in self.nodes:
+            if node.kind in ("gpu", "nic", "switch"):
+                above = self._above(node.name) if parents[node.name] == 1 else ()
+                if not above or {kinds[end] for end in above[1:-1]} - {"switch"} or kinds[above[-1]] != "cpu":
+                    raise ValueError(f"{node.name!r} must hang under one switch or CPU, and each switch likewise")
+        for cpu in self.cpus[1:]:
+            self._over_sockets(self.cpus[0], cpu)
+
+    def _names(self, kind: Kind) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes if node.kind == kind)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return self._names("gpu")
+
+    @property
+    def nics(self) -> tuple[str, ...]:
+        return self._names("nic")
+
+    @property
+    def cpus(self) -> tuple[str, ...]:
+        return self._names("cpu")
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        return self._names("switch")
+
+    @property
+    def has_nvlink(self) -> bool:
+        return any(link.kind == "nvlink" for link in self.links)
+
+    def fabric_of(self, gpu: str) -> str:
+        """The fabric it is linked to; "" if none."""
+        return next((link.b for link in self.links if link.kind == "nvlink" and link.a == gpu), "")
+
+    def cpu_of(self, node: str) -> str:
+        """The CPU it hangs off."""
+        return self._above(node)[-1]
+
+    def switch_of(self, device: str) -> str:
+        """The top switch of its PCIe tree, right under the CPU; "" if it hangs off the CPU itself."""
+        top = self._above(device)[-2]
+        return top if top in self.switches else ""
+
+    @property
+    def nic_switches(self) -> tuple[str, ...]:
+        """The paper's S_n: top switches with GPUs and NICs."""
+        shared = {self.switch_of(nic) for nic in self.nics} - {""}
+        return tuple(dict.fromkeys(s for gpu in self.gpus if (s := self.switch_of(gpu)) in shared))
+
+    @property
+    def gpu_switches(self) -> tuple[str, ...]:
+        """The paper's S_g: top switches with GPUs only.  A GPU right under a CPU counts by its own name: it shares
+        its lanes with nobody, as if behind a switch of its own."""
+        tops = dict.fromkeys(self.switch_of(gpu) or gpu for gpu in self.gpus)
+        return tuple(top for top in tops if top not in self.nic_switches)
+
+    def route(self, a: str, b: str) -> tuple[str, ...]:
+        """The directed links "x->y" on the way, hop by hop; never through a GPU or NIC."""
+        fabric = self.fabric_of(a)
+        if a == b:
+            return ()
+        if fabric and fabric == self.fabric_of(b):
+            hops = [a, fabric, b]
+        else:
+            up, down = self._above(a), self._above(b)
+            if up[-1] == down[-1]:
+                top = next(node for node in up if node in down)
+                hops = [*up[: up.index(top)], top, *reversed(down[: down.index(top)])]
+            else:
+                hops = [*up[:-1], *self._over_sockets(up[-1], down[-1]), *reversed(down[:-1])]
+        return tuple(f"{x}->{y}" for x, y in pairwise(hops))
+
+    @cached_property
+    def capacities(self) -> dict[str, float]:
+        """Bytes per second of everything that bytes pass: each link each way, "CPU0.memory", "NIC0.out", "NIC0.in"."""
+        rates = {f"{a}->{b}": ln.bytes_per_s for ln in self.links for a, b in ((ln.a, ln.b), (ln.b, ln.a))}
+        for node in self.nodes:
+            suffixes = {"cpu": ("memory",), "nic": ("out", "in")}.get(node.kind, ())
+            rates |= {f"{node.name}.{suffix}": node.bytes_per_s for suffix in suffixes}
+        return {name: rate or math.inf for name, rate in rates.items()}
+
+    @cached_property
+    def _parents(self) -> dict[str, str]:
+        return {link.a: link.b for link in self.links if link.kind == "pcie"}
+
+    def _above(self, node: str) -> tuple[str, ...]:
+        """From the node up its PCIe tree to the CPU."""
+        above = [node]
+        while above[-1] in self._parents and len(above) <= len(self._parents):  # less in a cycle, which is refused
+            above.append(self._parents[above[-1]])
+        return tuple(above)
+
+    def _over_sockets(self, a: str, b: str) -> tuple[str, ...]:
+        """The CPUs from one to the other, by the fewest links."""
+        paths: list[tuple[str, ...]] = [(a,)]
+        joined = [ends for ln in self.links if ln.kind == "socket" for ends in ((ln.a, ln.b), (ln.b, ln.a))]
+        for path in paths:  # grows meanwhile: breadth first
+            if path[-1] == b:
+                return path
+            paths += [(*path, y) for x, y in joined if x == path[-1] and all(y not in other for other in paths)]
+        raise ValueError(f"no way from {a!r} to {b!r}: CPUs must be joined by socket links")
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    rate: str = ""
+
+
+class _Cpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    names: list[str]
+    memory: str = ""
+
+
+class _Socket(_Table, frozen=True, kw_only=True):
+    between: tuple[str, str]
+
+
+class _Device(_Table, frozen=True, kw_only=True):
+    names: list[str]
+    under: str
+
+
+class _Nic(_Device, frozen=True, kw_only=True):
+    network: str = ""
+
+
+class _Fabric(_Table, frozen=True, kw_only=True):
+    name: str
+    gpus: list[str]
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    source: str
+    cpu: list[_Cpu]
+    peer_efficiency: float = 1.0
+    socket: list[_Socket] = []
+    switch: list[_Device] = []
+    gpu: list[_Device] = []
+    nic: list[_Nic] = []
+    fabric: list[_Fabric] = []
+
+    def topology(self, name: str) -> Topology:
+        def rate(table: str, text: str) -> float:
+            try:
+                return parse_rate(text) if text else 0.0
+            except ValueError as error:
+                raise ValueError(f"{table}: {error}") from None
+
+        nodes = [Node(name=n, kind="cpu", bytes_per_s=rate("cpu.memory", t.memory)) for t in self.cpu for n in t.names]
+        links = [
+            Link(a=a, b=b, kind="socket", bytes_per_s=rate("socket.rate", t.rate))
+            for t in self.socket
+            for a, b in (t.between,)
+        ]
+        devices: list[tuple[Kind, Sequence[_Device]]] = [("switch", self.switch), ("gpu", self.gpu), ("nic", self.nic)]
+        for kind, tables in devices:
+            for t in tables:
+                network = rate("nic.network", t.network) if isinstance(t, _Nic) else 0.0
+                nodes += [Node(name=n, kind=kind, bytes_per_s=network) for n in t.names]
+                links += [Link(a=n, b=t.under, kind="pcie", bytes_per_s=rate(f"{kind}.rate", t.rate)) for n in t.names]
+        for f in self.fabric:
+            nodes.append(Node(name=f.name, kind="fabric"))
+            links += [Link(a=gpu, b=f.name, kind="nvlink", bytes_per_s=rate("fabric.rate", f.rate)) for gpu in f.gpus]
+        topology = Topology(
+            name=name, nodes=tuple(nodes), links=tuple(links), source=self.source, peer_efficiency=self.peer_efficiency
+        )
+        return warned(topology)
+
+
+def warned(topology: Topology) -> Topology:
+    """The same with a warning that names the rates that are unknown, if any are."""
+    unknown = [name for name, rate in topology.capacities.items() if rate == math.inf]
+    if not unknown:
+        return topology
+    text = f"rates unknown, taken as not limiting: {', '.join(unknown)}"
+    return replace(topology, warnings=(*topology.warnings, text))
+
+
+def parse_machine(text: str, source: str) -> Topology:
+    """The machine that a TOML text describes; `source` names the text in errors, which also name the key."""
+    try:
+        return msgspec.toml.decode(text, type=_File).topology(Path(source).stem)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def presets() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
+
+
+def preset(name: str) -> Topology:
+    """A machine that comes with this package."""
+    if name not in presets():
+        raise ValueError(f"{name!r} is no preset; there are {', '.join(presets())}")
+    return parse_machine((_PRESETS / f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")
