@@ -159,6 +159,7 @@ class Gradient:
 
     name: str
     shape: Shape
+    phase: int  # after which it is used
     ready: float  # operations after the start of the backward pass
     forward_position: int  # 0: needed first
     forward: float  # operations of the forward pass from the need of this parameter to the need of the next
@@ -184,9 +185,11 @@ def gradients(parts: dict[str, list[Step]], phases: Sequence[Phase]) -> list[Gra
     _check(parts, phases, set(shapes))
     runs = [[step for part in phase.passes for step in parts[part]] for phase in phases]
     ready: dict[str, float] = {}
+    trained_in: dict[str, int] = {}
     clock = 0.0
     for index, (phase, run) in enumerate(zip(phases, runs, strict=True)):
         trained = {name for part in phase.trains for step in parts[part] for name, _ in step.owned}
+        trained_in |= dict.fromkeys(trained, index)
         clock += sum(step.flops for step in run) if index else 0.0
         for step in reversed(run):
             clock += BACKWARD * step.flops
@@ -198,7 +201,14 @@ def gradients(parts: dict[str, list[Step]], phases: Sequence[Phase]) -> list[Gra
             if index == 0 and forward:
                 forward[next(reversed(forward))] += step.flops
     return [
-        Gradient(name=name, shape=shapes[name], ready=ready[name], forward_position=position, forward=flops)
+        Gradient(
+            name=name,
+            shape=shapes[name],
+            phase=trained_in[name],
+            ready=ready[name],
+            forward_position=position,
+            forward=flops,
+        )
         for position, (name, flops) in enumerate(forward.items())
     ]
 

@@ -69,8 +69,13 @@ class TimedTensor(_Table, frozen=True, kw_only=True):
     ready_seconds: float  # after the start of the backward pass
     forward_position: int  # 0: needed first by the next forward pass
     forward_seconds: float = 0.0  # forward computation from the need of this tensor to the need of the next
+    phase: int = (
+        0  # of the iteration; the next phase's forward pass needs what the optimiser makes of this phase's sums
+    )
 
     def __post_init__(self) -> None:
+        if self.phase < 0:
+            raise ValueError(f"tensor {self.name}: phase = {self.phase}: phases count from 0")
         if not (math.isfinite(self.ready_seconds) and self.ready_seconds >= 0 and self.numel >= 1):
             raise ValueError(f"tensor {self.name}: it needs elements, and ready_seconds of 0 or more")
         if not (math.isfinite(self.forward_seconds) and self.forward_seconds >= 0):
@@ -161,6 +166,7 @@ def _tensors(model: Model) -> list[TimedTensor]:
             ready_seconds=gradient.ready,
             forward_position=gradient.forward_position,
             forward_seconds=gradient.forward,
+            phase=gradient.phase,
         )
         for gradient in gradients(steps(model.group, model.tokens), model.phase)
     ]
@@ -168,7 +174,7 @@ def _tensors(model: Model) -> list[TimedTensor]:
 
 def dump(workload: Workload, *, title: str, source: str) -> str:
     """A workload file with these tensors and times, which `load` reads back; its timing is called "recorded"."""
-    keys = ("name", "shape", "dtype", "ready_seconds", "forward_position", "forward_seconds")
+    keys = ("name", "shape", "dtype", "ready_seconds", "forward_position", "forward_seconds", "phase")
     lines = [
         f"{key} = {_toml(value)}" for key, value in (("name", workload.name), ("title", title), ("source", source))
     ]

@@ -140,6 +140,30 @@ def test_adversarial_networks_train_in_two_phases():
     # The discriminators are needed after the generators by the next iteration, in its first forward pass.
     assert min(one.forward_position for one in discriminators) > max(one.forward_position for one in generators)
     assert sum(one.forward_seconds for one in discriminators) > 0
+    assert {one.phase for one in discriminators} == {0}
+    assert {one.phase for one in generators} == {1}
+    sizes = [sum(one.numel for one in workload.tensors if one.phase == phase) for phase in (0, 1)]
+    assert [size / 1e6 for size in sizes] == pytest.approx([112.8, 557.9], abs=0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "ugatit"])
+def test_other_networks_train_in_one_phase(name: str):
+    assert {tensor.phase for tensor in workloads.with_times(workloads.read(name)).tensors} == {0}
+
+
+def test_a_tensor_without_a_phase_is_in_the_first_and_none_comes_before_it():
+    text = """
+name = "listed"
+title = "t"
+source = "s"
+tensor = [{ name = "a", shape = [3], ready_seconds = 1.0, forward_position = 0 }]
+[timing.one]
+source = "s"
+seconds = 1
+"""
+    assert workloads.load(text).tensor[0].phase == 0
+    with pytest.raises(WorkloadError, match="tensor a: phase = -1"):
+        workloads.load(text.replace("forward_position = 0", "forward_position = 0, phase = -1"))
 
 
 @pytest.mark.parametrize(
@@ -311,6 +335,7 @@ def test_what_is_written_is_read_back(rows, title, data):
             ready_seconds=ready + 1e-3,
             forward_position=position,
             forward_seconds=forward,
+            phase=data.draw(st.integers(0, 3)),
         )
         for index, ((name, shape, ready, forward), position) in enumerate(zip(rows, positions, strict=True))
     ]
@@ -320,6 +345,11 @@ def test_what_is_written_is_read_back(rows, title, data):
     assert model.title == title
     again = workloads.with_times(model, "recorded")
     for mine, theirs in zip(again.tensors, tensors, strict=True):
-        assert (mine.name, mine.shape, mine.dtype) == (theirs.name, theirs.shape, theirs.dtype)
+        assert (mine.name, mine.shape, mine.dtype, mine.phase) == (
+            theirs.name,
+            theirs.shape,
+            theirs.dtype,
+            theirs.phase,
+        )
         assert mine.ready_seconds == pytest.approx(theirs.ready_seconds)
         assert mine.forward_seconds == pytest.approx(theirs.forward_seconds)
