@@ -69,9 +69,7 @@ class TimedTensor(_Table, frozen=True, kw_only=True):
     ready_seconds: float  # after the start of the backward pass
     forward_position: int  # 0: needed first by the next forward pass
     forward_seconds: float = 0.0  # forward computation from the need of this tensor to the need of the next
-    phase: int = (
-        0  # of the iteration; the next phase's forward pass needs what the optimiser makes of this phase's sums
-    )
+    phase: int = 0  # after which its sum is used: by an optimiser's step, before the next phase's forward pass
 
     def __post_init__(self) -> None:
         if self.phase < 0:
