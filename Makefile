@@ -68,9 +68,8 @@ lint: $(STAMP)  ## ruff, mypy (strict on the pure layers), import-linter
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-size: ## lines of code per part
-	@for part in byteps baselines experiments scripts tests; do \
-	  printf '%-12s %6d lines\n' $$part $$(git ls-files "$$part/*.py" "$$part/**/*.py" | sort -u | xargs cat | wc -l); done
+size:  ## lines of code per part, without blank lines, comments and docstrings
+	@$(PYTHON) scripts/size.py byteps baselines experiments scripts tests
 
 clean:  ## remove the virtual environments, caches and new results (not results/reference)
 	rm -rf $(VENV) .peers build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache results/raw results/figures results/smoke results/REPORT.md
