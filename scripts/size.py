@@ -1,4 +1,4 @@
-"""How long the code is, per part: lines of code, which are those without blanks, comments and docstrings, and lines in all.
+"""How long the code is, per part: lines of code (without blank lines, comments and docstrings), and lines in all.
 
     python scripts/size.py byteps experiments
 
