@@ -1,21 +1,31 @@
-"""What there is to plan for: GPU machines, CPU machines and the rate of each one's NIC.
+"""What there is to plan for: GPU machines, CPU machines, and the network between them.
 
-As TOML, where `count` stands for so many machines of one kind, named name0, name1, ...:
+As TOML, where `count` stands for so many machines of one kind, named name0, name1, ...; the keys from `gpus` on, and
+the network, may be left out:
 
     [[machine]]
     name = "gpu"
     role = "gpu"
-    nic = "25Gbit"
+    nic = "25Gbit"                # or ["100Gbit", "100Gbit"]
     count = 8
+    gpus = 8                      # default: 1 in a GPU machine
+    machine = "nvlink"            # its inside: a preset, or the path of a description, as seen from this file
+    price = 24.5                  # per hour
+    rack = "r1"                   # default: directly at a network that is never the limit
+
+    [network]
+    oversubscription = 2.0        # of the racks' uplinks
 
 Rates are full duplex, per direction, and raw: headers are not counted here (see `theory.TCP_PAYLOAD_FRACTION`).
+A machine sums its own GPUs' gradients before it sends, so the network carries M per machine however many those are.
 Pure but for `load_cluster`, which reads the file it is given.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -26,15 +36,30 @@ Role = Literal["gpu", "cpu"]
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One host with one NIC."""
+    """One host."""
 
     name: str
     role: Role  # "gpu": a worker; "cpu": a summation service only
-    nic_bytes_per_s: float  # each way
+    nic_bytes_per_s: float  # each way, of all its NICs together
+    nics: tuple[float, ...] = ()  # the same of each NIC; not given: there is one
+    gpus: int = -1  # not given: 1 in a GPU machine, 0 in a CPU machine
+    machine: str = ""  # name of a preset or path of a description; "": its inside is not known
+    price: float = 0.0  # per hour, in any currency; 0: not given
+    rack: str = ""  # "": at the network's core, behind no uplink
 
     def __post_init__(self) -> None:
-        if not 0 < self.nic_bytes_per_s < float("inf"):
+        if not 0 < self.nic_bytes_per_s < math.inf:
             raise ValueError(f"nic_bytes_per_s of {self.name!r} is {self.nic_bytes_per_s}; it must be above 0")
+        if not self.nics:
+            object.__setattr__(self, "nics", (self.nic_bytes_per_s,))
+        if not math.isclose(sum(self.nics), self.nic_bytes_per_s):
+            raise ValueError(f"nics of {self.name!r} are {self.nics}; they must sum to {self.nic_bytes_per_s}")
+        if self.gpus == -1:
+            object.__setattr__(self, "gpus", int(self.role == "gpu"))
+        if (self.gpus > 0) != (self.role == "gpu"):
+            raise ValueError(f"gpus of {self.name!r} is {self.gpus}; a GPU machine has 1 or more, a CPU machine 0")
+        if not 0 <= self.price < math.inf:
+            raise ValueError(f"price of {self.name!r} is {self.price}; use 0 or more per hour, or leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +67,7 @@ class Cluster:
     """The machines.  Owner indices of `assign` count the GPU machines first, then the CPU machines, in this order."""
 
     machines: tuple[Machine, ...]
+    oversubscription: float = 1.0  # what the machines of a rack could send, over what its uplink carries
 
     def __post_init__(self) -> None:
         if not self.gpu_machines:
@@ -49,6 +75,12 @@ class Cluster:
         twice = sorted(name for name, count in Counter(m.name for m in self.machines).items() if count > 1)
         if twice:
             raise ValueError(f"machine name {twice[0]!r} is used more than once; give every machine its own")
+        if not 1 <= self.oversubscription < math.inf:
+            raise ValueError(
+                f"oversubscription is {self.oversubscription}; use 1.0 (none) or more, such as 4.0 for 4:1"
+            )
+        if self.oversubscription > 1 and not any(machine.rack for machine in self.machines):
+            raise ValueError(f"oversubscription is {self.oversubscription}, but no machine has a rack; give them one")
 
     @property
     def gpu_machines(self) -> tuple[Machine, ...]:
@@ -70,6 +102,13 @@ class Cluster:
     def equal_nics(self) -> bool:
         return len({machine.nic_bytes_per_s for machine in self.machines}) == 1
 
+    @property
+    def uplinks(self) -> dict[str, float]:
+        """By rack: bytes per second each way between it and the rest of the network."""
+        racks = dict.fromkeys(machine.rack for machine in self.machines if machine.rack)
+        sums = {rack: sum(m.nic_bytes_per_s for m in self.machines if m.rack == rack) for rack in racks}
+        return {rack: rate / self.oversubscription for rack, rate in sums.items()}
+
 
 def uniform_cluster(n: int, k: int, nic_bytes_per_s: float) -> Cluster:
     """n GPU machines gpu0, gpu1, ... and k CPU machines cpu0, cpu1, ... with equal NICs."""
@@ -81,40 +120,66 @@ def uniform_cluster(n: int, k: int, nic_bytes_per_s: float) -> Cluster:
 class _MachineTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     role: Role
-    nic: str
+    nic: str | list[str]
     count: int | None = None
+    gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    machine: str = ""
+    price: float = 0.0
+    rack: str = ""
 
-    def machines(self) -> list[Machine]:
+    def machines(self, folder: Path) -> list[Machine]:
         if not self.name:
             raise ValueError("name is empty; a machine needs one")
         if self.count is not None and self.count < 1:
             raise ValueError(f"count is {self.count}; use 1 or more, or leave it out for one machine of that name")
+        if not self.nic:
+            raise ValueError('nic is empty; give one rate or a list of them, such as ["100Gbit", "100Gbit"]')
         try:
-            nic_bytes_per_s = parse_rate(self.nic)
+            nics = tuple(parse_rate(rate) for rate in ([self.nic] if isinstance(self.nic, str) else self.nic))
         except ValueError as error:
             raise ValueError(f"nic: {error}") from None
-        names = [self.name] if self.count is None else [f"{self.name}{i}" for i in range(self.count)]
-        return [Machine(name=name, role=self.role, nic_bytes_per_s=nic_bytes_per_s) for name in names]
+        is_path = "." in self.machine or "/" in self.machine  # no preset's name has them
+        return [
+            Machine(
+                name=name,
+                role=self.role,
+                nic_bytes_per_s=sum(nics),
+                nics=nics,
+                gpus=-1 if self.gpus is None else self.gpus,
+                machine=str(folder / self.machine) if is_path else self.machine,
+                price=self.price,
+                rack=self.rack,
+            )
+            for name in ([self.name] if self.count is None else [f"{self.name}{i}" for i in range(self.count)])
+        ]
+
+
+class _Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    oversubscription: float = 1.0
 
 
 class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     machine: list[_MachineTable]
+    network: _Network = _Network()
 
 
 def parse_cluster(text: str, source: str) -> Cluster:
-    """The cluster that a TOML text describes; `source` names the text in errors, which also name the key."""
+    """The cluster that a TOML text describes; `source` names the text in errors, which also name the key.
+
+    The paths of descriptions are taken as relative to the folder of `source`.
+    """
     try:
-        tables = msgspec.toml.decode(text, type=_ClusterFile).machine
+        file = msgspec.toml.decode(text, type=_ClusterFile)
     except msgspec.DecodeError as error:  # also not TOML at all
         raise ValueError(f"{source}: {error}") from error
     machines: list[Machine] = []
-    for index, table in enumerate(tables):
+    for index, table in enumerate(file.machine):
         try:
-            machines += table.machines()
+            machines += table.machines(Path(source).parent)
         except ValueError as error:
             raise ValueError(f"{source}: machine[{index}].{error}") from None
     try:
-        return Cluster(machines=tuple(machines))
+        return Cluster(machines=tuple(machines), oversubscription=file.network.oversubscription)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
 

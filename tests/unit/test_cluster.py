@@ -39,6 +39,48 @@ def test_a_uniform_cluster_has_equal_nics():
     assert (cluster.n, cluster.k, cluster.equal_nics) == (3, 2, True)
 
 
+def one(keys: str, source: str = "my.toml") -> Machine:
+    (machine, *_) = parse_cluster(f'[[machine]]\nname = "a"\nrole = "gpu"\nnic = "8Gbit"\n{keys}', source).machines
+    return machine
+
+
+def test_several_nics_count_as_their_sum():
+    (machine,) = parse_cluster(TEXT.replace('"25Gbit"', '["100Gbit", "50Gbit"]', 1), "my.toml").machines[:1]
+    assert machine.nics == (12.5e9, 6.25e9)
+    assert machine.nic_bytes_per_s == 18.75e9
+    assert one("").nics == (1e9,)
+    with pytest.raises(ValueError, match=r"nics of 'a' are \(1.0, 2.0\); they must sum to 4.0"):
+        Machine(name="a", role="gpu", nic_bytes_per_s=4.0, nics=(1.0, 2.0))
+
+
+def test_a_gpu_machine_has_one_gpu_unless_it_says_otherwise():
+    assert [machine.gpus for machine in parse_cluster(TEXT, "my.toml").machines] == [1, 1, 0]
+    assert one("gpus = 8").gpus == 8
+
+
+def test_what_was_not_given_is_nothing():
+    machine = one("")
+    assert (machine.machine, machine.price, machine.rack) == ("", 0.0, "")
+    machine = one('price = 3\nrack = "r1"')
+    assert (machine.price, machine.rack) == (3.0, "r1")
+
+
+@pytest.mark.parametrize(
+    "written, kept",
+    [("nvlink", "nvlink"), ("dgx-a100", "dgx-a100"), ("box.xml", "lab/box.xml"), ("/etc/box", "/etc/box")],
+)
+def test_the_path_of_a_description_is_relative_to_the_clusters_file(written, kept):
+    assert one(f'machine = "{written}"', "lab/my.toml").machine == kept
+
+
+def test_an_uplink_is_what_its_rack_could_send_over_the_oversubscription():
+    text = TEXT.replace("count = 2", 'count = 2\nrack = "r1"') + 'rack = "r2"\n[network]\noversubscription = 2.5'
+    assert parse_cluster(text, "my.toml").uplinks == {"r1": 2.5e9, "r2": 0.5e9}
+    without = parse_cluster(text.replace('rack = "r2"', ""), "my.toml")
+    assert without.uplinks == {"r1": 2.5e9}
+    assert parse_cluster(TEXT, "my.toml").uplinks == {}
+
+
 def test_a_cluster_is_read_from_its_file(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text(TEXT)
@@ -52,6 +94,17 @@ def test_a_cluster_is_read_from_its_file(tmp_path):
         ('"cpu"', '"tpu"', r"tpu.*machine\[1\].role"),
         ('"25Gbit"', '"25"', r"machine\[0\].nic: '25'.*25Gbit"),
         ('"25Gbit"', "25", r"machine\[0\].nic"),
+        ('"25Gbit"', "[]", r"machine\[0\].nic is empty.*100Gbit"),
+        ('"25Gbit"', '["25Gbit", "25"]', r"machine\[0\].nic: '25'.*25Gbit"),
+        ("count = 2", "gpus = 0", r"machine\[0\].gpus of 'gpu' is 0; a GPU machine has 1 or more"),
+        ("count = 2", "gpus = -1", r">= 0.*machine\[0\].gpus"),
+        ('"10Gbit"', '"10Gbit"\ngpus = 1', r"machine\[1\].gpus of 'old' is 1; .* a CPU machine 0"),
+        ("count = 2", "price = -1.5", r"machine\[0\].price of 'gpu' is -1.5; use 0 or more"),
+        ("count = 2", "price = nan", r"machine\[0\].price of 'gpu' is nan"),
+        ("count = 2", "rack = 1", r"machine\[0\].rack"),
+        ('"10Gbit"', '"10Gbit"\n[network]\nuplink = 1', "uplink.*network"),
+        ('"10Gbit"', '"10Gbit"\nrack = "r"\n[network]\noversubscription = 0.5', "oversubscription is 0.5; use 1.0"),
+        ('"10Gbit"', '"10Gbit"\n[network]\noversubscription = 4', "is 4.0, but no machine has a rack"),
         ("count = 2", "count = 0", r"machine\[0\].count is 0.*1 or more"),
         ("count = 2", 'count = "2"', r"machine\[0\].count"),
         ('name = "old"', "", r"name.*machine\[1\]"),
