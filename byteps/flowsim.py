@@ -1,0 +1,332 @@
+"""How long a set of flows takes on a set of links: the moments at which something changes, and fluid flow in between.
+
+A flow moves its bytes through all its links at once, at the rate that weighted max-min sharing gives it:  rate_f =
+weight_f * level_f, where link l carries  sum_f loads_f[l] * rate_f <= capacity_l  and a flow's level is that of the
+first of its links to fill up as all levels rise together (progressive filling).  A link whose level is the lowest on
+the way of each of its flows is full, whatever happens elsewhere: levels elsewhere only rise as flows are settled.  So
+all such links are settled in one sweep, and a few sweeps do, where one link at a time would need one for each.
+
+Before a flow moves it waits: for the flows in `after`, for `release_seconds`, for its turn in its queue, and then
+`startup_seconds`.  What happens at one moment happens as one: all ends, then all that they allow, so no result depends
+on how flows and links are numbered or named, but for the tie-break that queues state.
+Pure: no I/O, no clock, no randomness.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Floats = NDArray[np.float64]
+_Indices = NDArray[np.intp]
+
+_SAME_MOMENT: Final = 1e-9  # relative; rounding is a million times smaller
+_SAME_LEVEL: Final = 1e-12
+_NAMED_IN_ERRORS: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flow:
+    """So many bytes from one end of a route to the other, when their turn has come."""
+
+    loads: Mapping[str, float]  # bytes on each link per byte of the flow: 1.0 on a plain route; none: moves at once
+    nbytes: float
+    weight: float = 1.0  # of its share of a link that is full
+    startup_seconds: float = 0.0  # once its turn has come, before its bytes move; it keeps its turn meanwhile
+    release_seconds: float = 0.0  # not before this moment
+    after: tuple[int, ...] = ()  # indices of flows that must have ended
+    queue: str = ""  # where it waits for its turn; "": nowhere
+    order: float = 0.0  # in the queue, of those that could start: the smallest first, then the smallest index
+    until: int | None = None  # the flow at whose end its credit comes back; None: its own end
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """When what happened."""
+
+    start: _Floats  # by flow: its turn came; its start-up follows, then its bytes
+    end: _Floats  # by flow
+    carried: dict[str, float]  # bytes by link
+    bottleneck: str  # the link with the most to carry for its capacity; "" where no link carries anything
+
+    @property
+    def seconds(self) -> float:
+        return float(self.end.max(initial=0.0))
+
+
+def simulate(flows: Sequence[Flow], links: Mapping[str, float], credits: Mapping[str, float] | None = None) -> Outcome:
+    """What becomes of the flows on `links` (bytes/s of one direction, by name).
+
+    A queue starts its next flow while nothing is in flight or less than its credit is: bytes of flows that have started
+    and whose `until` has not ended.  A queue without an entry in `credits` has none: one flow after the other.
+    """
+    _check(flows, links)
+    fluid = _Fluid(flows, links)
+    turns = _Turns(flows, credits or {})
+    start, end = [0.0] * len(flows), [0.0] * len(flows)
+    started = [False] * len(flows)
+    timers: list[tuple[float, int]] = [
+        (flow.release_seconds, i) for i, flow in enumerate(flows) if flow.release_seconds
+    ]
+    heapq.heapify(timers)
+    now, ended, moving = 0.0, list[int](), list[int]()
+    for index, flow in enumerate(flows):
+        if not flow.release_seconds:
+            turns.allow(index)
+    while True:
+        while True:  # all that happens at this moment
+            turns.end(ended)
+            ended = []
+            begun = turns.begin()
+            if not begun:
+                break
+            for index in begun:
+                start[index], started[index] = now, True
+                if flows[index].startup_seconds:
+                    heapq.heappush(timers, (now + flows[index].startup_seconds, index))
+                elif fluid.instant[index]:
+                    end[index] = now
+                    ended.append(index)
+                else:
+                    moving.append(index)
+        if moving:
+            fluid.add(moving)
+            moving = []
+        moment = min(fluid.next_end(now), timers[0][0] if timers else np.inf)
+        if moment == np.inf:
+            break
+        ended = fluid.advance(moment - now, tolerance=moment * _SAME_MOMENT)
+        while timers and timers[0][0] <= moment * (1 + _SAME_MOMENT):
+            _, index = heapq.heappop(timers)
+            if not started[index]:
+                turns.allow(index)
+            elif fluid.instant[index]:
+                ended.append(index)
+            else:
+                moving.append(index)
+        now = moment
+        for index in ended:
+            end[index] = now
+    turns.check_all_started()
+    carried = fluid.carried()
+    load = {name: nbytes / links[name] for name, nbytes in carried.items() if nbytes}
+    return Outcome(
+        start=np.array(start),
+        end=np.array(end),
+        carried=carried,
+        bottleneck=max(load, key=lambda name: load[name], default=""),
+    )
+
+
+class _Fluid:
+    """The flows that move, and how fast.  Arrays of all flows have one column each; short routes are padded with a
+    link without a name that nothing fills."""
+
+    def __init__(self, flows: Sequence[Flow], links: Mapping[str, float]) -> None:
+        self._names = list(links)
+        number = {name: index for index, name in enumerate(self._names)}
+        self._capacity = np.array([*links.values(), np.inf])
+        depth = max((len(flow.loads) for flow in flows), default=0)
+        self._route = np.full((max(depth, 1), len(flows)), len(self._names), dtype=np.intp)
+        self._loads = np.zeros(self._route.shape)
+        for column, flow in enumerate(flows):
+            for row, (name, load) in enumerate(flow.loads.items()):
+                self._route[row, column] = number[name]
+                self._loads[row, column] = load
+        self._weight = np.array([flow.weight for flow in flows])
+        self._nbytes = np.array([flow.nbytes for flow in flows], dtype=np.float64)
+        # What a flow takes of each link per unit of level; links without a limit, and pads, count for nothing.
+        limited = (self._loads > 0) & np.isfinite(self._capacity[self._route])
+        self._claim = np.where(limited, self._loads * self._weight, 0.0)
+        self._route_limited = np.where(limited, self._route, len(self._names))
+        self.instant: list[bool] = ((self._nbytes == 0) | ~limited.any(axis=0)).tolist()
+        self._moving = np.empty(0, dtype=np.intp)
+        self._left = np.empty(0)
+        self._rate = np.empty(0)
+        self._changed = False
+
+    def add(self, indices: list[int]) -> None:
+        new = np.array(indices, dtype=np.intp)
+        self._moving = np.concatenate([self._moving, new])
+        self._left = np.concatenate([self._left, self._nbytes[new]])
+        self._changed = True
+
+    def next_end(self, now: float) -> float:
+        """The moment of the next end if nothing else happens before; infinite if nothing moves."""
+        if not self._moving.size:
+            return np.inf
+        if self._changed:
+            level = _levels(self._route_limited[:, self._moving], self._claim[:, self._moving], self._capacity)
+            self._rate = level * self._weight[self._moving]
+            self._changed = False
+        return now + float((self._left / self._rate).min())
+
+    def advance(self, seconds: float, tolerance: float) -> list[int]:
+        """Let time pass; the flows that end with it, or within the tolerance."""
+        self._left -= self._rate * seconds
+        done = self._left <= self._rate * tolerance
+        if not done.any():
+            return []
+        ended: list[int] = self._moving[done].tolist()
+        going = ~done
+        self._moving, self._left, self._rate = self._moving[going], self._left[going], self._rate[going]
+        self._changed = True
+        return ended
+
+    def carried(self) -> dict[str, float]:
+        nbytes = np.bincount(self._route.ravel(), (self._loads * self._nbytes).ravel(), minlength=len(self._capacity))
+        return dict(zip(self._names, nbytes.tolist(), strict=False))  # without the pad, the last
+
+
+def _levels(route: _Indices, claim: _Floats, capacity: _Floats) -> _Floats:
+    """The level of each flow; column f of `route` has its links and of `claim` what it takes of each per level."""
+    result = np.empty(route.shape[1])
+    unsettled = np.arange(route.shape[1])
+    room = capacity.copy()
+    while True:
+        claimed = np.bincount(route.ravel(), claim.ravel(), minlength=len(room))
+        level = np.full(len(room), np.inf)
+        np.divide(room, claimed, out=level, where=claimed > 0)
+        levels = level[route]
+        lowest = levels.min(axis=0)
+        lower_elsewhere = np.zeros(len(room), dtype=bool)
+        lower_elsewhere[route[levels > lowest * (1 + _SAME_LEVEL)]] = True
+        settled = ~lower_elsewhere[route].all(axis=0)
+        if settled.all():
+            result[unsettled] = lowest
+            return result
+        result[unsettled[settled]] = lowest[settled]
+        used = claim[:, settled] * lowest[settled]
+        room -= np.bincount(route[:, settled].ravel(), used.ravel(), minlength=len(room))
+        np.maximum(room, 0.0, out=room)
+        rest = ~settled
+        route, claim, unsettled = route[:, rest], claim[:, rest], unsettled[rest]
+
+
+@dataclass(eq=False, slots=True)
+class _Queue:
+    credit: float
+    waiting: list[tuple[float, int]] = field(default_factory=list)  # a heap of (order, flow)
+    in_flight: int = 0
+    in_flight_bytes: float = 0.0
+
+
+class _Turns:
+    """Which flows may start: dependencies and queues.  Knows neither links nor time."""
+
+    def __init__(self, flows: Sequence[Flow], credits: Mapping[str, float]) -> None:
+        self._flows = flows
+        self._awaited = [1 + len(flow.after) for flow in flows]  # ends, and the release
+        self._dependents: list[list[int]] = [[] for _ in flows]
+        self._returns: list[list[int]] = [[] for _ in flows]  # by flow: whose credit comes back when it ends
+        self._queues: dict[str, _Queue] = {}
+        for index, flow in enumerate(flows):
+            for earlier in flow.after:
+                self._dependents[earlier].append(index)
+            if flow.queue:
+                self._returns[index if flow.until is None else flow.until].append(index)
+                self._queues.setdefault(flow.queue, _Queue(credits.get(flow.queue, 0.0)))
+        self._started, self._ended = [False] * len(flows), [False] * len(flows)
+        self._free: list[int] = []  # may start now: flows without a queue
+        self._changed: dict[str, None] = {}  # queues that may be able to start something, in order
+
+    def allow(self, index: int) -> None:
+        """One thing less to wait for."""
+        self._awaited[index] -= 1
+        if not self._awaited[index]:
+            flow = self._flows[index]
+            if flow.queue:
+                heapq.heappush(self._queues[flow.queue].waiting, (flow.order, index))
+                self._changed[flow.queue] = None
+            else:
+                self._free.append(index)
+
+    def end(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self._ended[index] = True
+            for dependent in self._dependents[index]:
+                self.allow(dependent)
+            for holder in self._returns[index]:
+                if self._started[holder]:
+                    flow = self._flows[holder]
+                    queue = self._queues[flow.queue]
+                    queue.in_flight -= 1
+                    queue.in_flight_bytes = queue.in_flight_bytes - flow.nbytes if queue.in_flight else 0.0
+                    self._changed[flow.queue] = None
+
+    def begin(self) -> list[int]:
+        """The flows that start now.  Queues choose once nothing else can start that might offer them something."""
+        begun, self._free = self._free, []
+        if not begun:
+            for name in self._changed:
+                self._begin_queued(self._queues[name], begun)
+            self._changed = {}
+        for index in begun:
+            self._started[index] = True
+        return begun
+
+    def _begin_queued(self, queue: _Queue, begun: list[int]) -> None:
+        while queue.waiting and (not queue.in_flight or queue.in_flight_bytes < queue.credit):
+            _, index = heapq.heappop(queue.waiting)
+            begun.append(index)
+            flow = self._flows[index]
+            if flow.until is None or not self._ended[flow.until]:
+                queue.in_flight += 1
+                queue.in_flight_bytes += flow.nbytes
+
+    def check_all_started(self) -> None:
+        stuck = [index for index, started in enumerate(self._started) if not started]
+        if stuck:
+            named = "; ".join(self._reason(index) for index in stuck[:_NAMED_IN_ERRORS])
+            more = f"; and {len(stuck) - _NAMED_IN_ERRORS} more" if len(stuck) > _NAMED_IN_ERRORS else ""
+            raise ValueError(f"{len(stuck)} of {len(self._flows)} flows can never start: {named}{more}")
+
+    def _reason(self, index: int) -> str:
+        flow = self._flows[index]
+        missing = [earlier for earlier in flow.after if not self._ended[earlier]]
+        if missing:
+            return f"flow {index} waits for the end of {', '.join(f'flow {i}' for i in missing[:_NAMED_IN_ERRORS])}"
+        holders = (
+            f"flow {i} holds until the end of flow {holder.until}"
+            for i, holder in enumerate(self._flows)
+            if holder.queue == flow.queue
+            and self._started[i]
+            and holder.until is not None
+            and not self._ended[holder.until]
+        )
+        return (
+            f"flow {index} waits in queue {flow.queue!r} for credit that {', '.join(islice(holders, _NAMED_IN_ERRORS))}"
+        )
+
+
+def _check(flows: Sequence[Flow], links: Mapping[str, float]) -> None:
+    """ValueError for what cannot be simulated."""
+    for index, flow in enumerate(flows):
+        if not 0 <= flow.nbytes < np.inf:
+            raise ValueError(f"nbytes of flow {index} is {flow.nbytes}; use a number of 0 or more")
+        if not 0 < flow.weight < np.inf:
+            raise ValueError(f"weight of flow {index} is {flow.weight}; use a number above 0")
+        if not 0 <= flow.startup_seconds < np.inf:
+            raise ValueError(f"startup_seconds of flow {index} is {flow.startup_seconds}; use a number of 0 or more")
+        if not 0 <= flow.release_seconds < np.inf:
+            raise ValueError(f"release_seconds of flow {index} is {flow.release_seconds}; use a number of 0 or more")
+        for name, load in flow.loads.items():
+            if name not in links:
+                known = ", ".join(islice(links, _NAMED_IN_ERRORS)) or "none"
+                raise ValueError(
+                    f"flow {index} loads link {name!r}, which is not among the {len(links)} links ({known}, ...)"
+                )
+            if not 0 <= load < np.inf:
+                raise ValueError(f"flow {index} loads link {name!r} with {load} bytes per byte; use 0 or more")
+            if load and not links[name] > 0:
+                raise ValueError(
+                    f"link {name!r}, which flow {index} needs, has {links[name]} bytes/s; it must be above 0"
+                )
+        for what, others in (("after", flow.after), ("until", () if flow.until is None else (flow.until,))):
+            for other in others:
+                if not 0 <= other < len(flows):
+                    raise ValueError(f"{what} of flow {index} is {other}; flows have indices 0 to {len(flows) - 1}")
