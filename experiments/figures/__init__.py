@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.analysis import Loaded, load
+from experiments.figures.fig3 import fig3_cluster
 from experiments.figures.fig4 import fig4_vgg16
 from experiments.figures.fig9b import fig9b_adder
 from experiments.figures.fig12 import fig12_goodput
@@ -36,6 +37,9 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
 }
 WITHOUT_RECORDS = ("fig12", "fig9b")  # drawn in any case: the paper's points and theory are there
 
+COMPUTED: tuple[Callable[[Path], list[Path]], ...] = (fig3_cluster,)
+"""Figures that no records belong to."""
+
 
 def draw(loaded: Loaded, folder: Path) -> list[Path]:
     """The figures of one experiment."""
@@ -45,6 +49,7 @@ def draw(loaded: Loaded, folder: Path) -> list[Path]:
 
 
 def draw_all(results: Path) -> list[Path]:
-    """Every figure that there are records for, into results/figures."""
+    """Every figure that there are records for, or that needs none, into results/figures."""
     folder = results / "figures"
-    return [path for name in FIGURES for path in draw(load(results, name), folder)]
+    drawn = [path for name in FIGURES for path in draw(load(results, name), folder)]
+    return drawn + [path for one in COMPUTED for path in one(folder)]

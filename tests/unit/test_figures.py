@@ -76,7 +76,7 @@ def test_a_figure_is_the_same_for_the_same_records(tmp_path):
 
 def test_only_what_has_records_or_numbers_of_the_paper_is_drawn_by_all(tmp_path):
     names = {path.stem for path in figures.draw_all(tmp_path)}
-    assert names == {"fig12_goodput", "fig9b_adder"}
+    assert names == {"fig12_goodput", "fig9b_adder", "fig3_cluster"}
 
 
 def drawn(rows, **changes):
