@@ -14,12 +14,15 @@ A launch is the median of its iterations.  With B' = B * 1448/1514, what TCP lea
 Launches that failed, summed wrongly or were not faithful stay in the table with `verified` false and without times, so
 that gaps can be shown; nothing averages over them.
 
+Simulated records of an experiment lie in a file of their own beside the others, NAME.sim.jsonl.  All of them are kept,
+oldest first, since it matters which ones are older than the run that they predict.
+
 Records of a full run are read from `raw/`; where an experiment has none there, from `reference/` (a committed full
 run), and the figures and the report say so.  The experiment's own file says which contenders belong to it, and of
 `raw/` only records of the cases count that it asks for now: others are of earlier knobs, scales or trials.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -49,15 +52,20 @@ class Loaded:
     bad: list[BadLine]
     expected: tuple[str, ...] = ()  # contenders that the experiment's file names for that tier
     earlier: int = 0  # records that were left out, of cases that the experiment's file does not ask for any more
+    simulated: tuple[Record, ...] = ()  # all of them, oldest first
 
 
 Source = Literal["raw", "reference", "none"]
 SOURCES: tuple[Source, ...] = ("raw", "reference")
+SIMULATED = "{}.sim.jsonl"  # of the experiment's name
 
 
 def load(results: Path, experiment: str, *, sources: tuple[Source, ...] = SOURCES) -> Loaded:
     """The most telling tier that has records, from `raw` or else from `reference`."""
-    bad: list[BadLine] = []
+    simulated, bad = _simulated(results, experiment, sources)
+    nothing = Loaded(
+        experiment=experiment, tier="", source="none", records=[], attempts=[], bad=bad, simulated=simulated
+    )
     earlier = 0
     for source in sources:
         found, skipped = record.read(results / source / f"{experiment}.jsonl")
@@ -69,17 +77,27 @@ def load(results: Path, experiment: str, *, sources: tuple[Source, ...] = SOURCE
         for tier in PREFERRED:
             attempts = [one for one in found if one.case.tier == tier]
             if attempts:
-                return Loaded(
-                    experiment=experiment,
+                return replace(
+                    nothing,
                     tier=tier,
                     source=source,
                     records=record.latest(attempts),
                     attempts=attempts,
-                    bad=bad,
                     expected=_expected(experiment, tier),
                     earlier=earlier,
                 )
-    return Loaded(experiment=experiment, tier="", source="none", records=[], attempts=[], bad=bad, earlier=earlier)
+    return replace(nothing, earlier=earlier)
+
+
+def _simulated(results: Path, experiment: str, sources: tuple[Source, ...]) -> tuple[tuple[Record, ...], list[BadLine]]:
+    """Of the first source that has any."""
+    bad: list[BadLine] = []
+    for source in sources:
+        found, skipped = record.read(results / source / SIMULATED.format(experiment))
+        bad += skipped
+        if chosen := [one for one in found if one.provenance == "simulated"]:
+            return tuple(sorted(chosen, key=lambda one: one.started_at)), bad
+    return (), bad
 
 
 def current_hashes(experiment: str) -> frozenset[str] | None:
@@ -155,7 +173,7 @@ _COLUMNS = (
         "nbytes",
         "block",
     ),
-    *("workload", "scale", "dilation", "provenance", "partition", "dtype", "cores"),
+    *("workload", "scale", "dilation", "provenance", "partition", "dtype", "cores", "machine", "local"),
     *("verified", "correct", "verdict", "error"),
     *("seconds", "goodput", "goodput_fraction", "of_optimum", "of_ring_bound", "of_bound", "gbit_per_s"),
     *("linear_seconds", "efficiency", "core_seconds_per_gib", "first_use_seconds"),
@@ -185,6 +203,8 @@ def _row(one: Record, line: lines.Line) -> dict[str, object]:
         "partition": case.settings.get("partition", ""),
         "dtype": case.settings.get("dtype", ""),
         "cores": case.settings.get("cores", ""),
+        "machine": case.settings.get("machine", ""),
+        "local": case.settings.get("local", ""),
         "verified": one.verified,
         "correct": one.correct,
         "verdict": one.fidelity.verdict,

@@ -51,7 +51,8 @@ _ALWAYS_NAMED = {
     ("call", "push+pull"): PUSH_THEN_PULL,
 }
 _NEVER_TUNED = frozenset({"wait", "call"})  # named beside tuned knobs too
-_NAMED_APART = frozenset({"strategy", "knobs", "dtype", "cores"})  # the last two are the CPU adder's axes
+# The last two are the CPU adder's axes, the two before them say which machines were simulated.
+_NAMED_APART = frozenset({"strategy", "knobs", "machine", "local", "dtype", "cores"})
 
 
 @dataclass(frozen=True, kw_only=True)

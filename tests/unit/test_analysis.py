@@ -177,3 +177,29 @@ def test_the_papers_headlines_follow_from_its_figures():
     for one in models.values():  # throughput of one GPU is the same at every size
         for gpus, value in zip(paper.fig15_16().gpus, one.linear, strict=True):
             assert value / gpus == pytest.approx(one.linear[0] / 8, rel=1e-3)
+
+
+def test_simulated_records_are_read_from_beside_the_others_with_all_repetitions_oldest_first(tmp_path, made_up):
+    of_paper = {"settings": {"machine": "one-gpu"}, "record_provenance": "simulated", "record_oracle": None}
+    new, old = (made("byteps", 1.0, record_started_at=day, **of_paper) for day in ("2026-02-01", "2026-01-01"))
+    emulated = made("byteps", 2.0)
+    for name, one in (("fig12.sim", new), ("fig12.sim", old), ("fig12", emulated)):
+        record.append(tmp_path / "raw" / f"{name}.jsonl", one)
+    run = analysis.load(tmp_path, "fig12")
+    assert (run.records, run.simulated) == ([emulated], (old, new))
+    assert analysis.frame([old])["machine"].tolist() == ["one-gpu"]
+    (tmp_path / "raw" / "fig12.jsonl").unlink()
+    assert analysis.load(tmp_path, "fig12").source == "none"
+    assert analysis.load(tmp_path, "fig12").simulated == (old, new)
+
+
+def test_a_simulation_needs_no_sum_to_be_verified_but_an_error_undoes_it():
+    simulated = {"record_provenance": "simulated", "record_oracle": None}
+    assert made("byteps", 1.0, **simulated).verified
+    assert not made("byteps", 1.0, record_error="no such machine", **simulated).verified
+    assert not made("byteps", 1.0, record_oracle=None).verified
+
+
+def test_the_machines_that_are_simulated_are_no_part_of_a_lines_name():
+    name = {"machine": "nvlink", "local": "rule"}
+    assert lines.line_of("byteps", name).label == lines.line_of("byteps", {}).label
