@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from byteps.agreement import Agreement, Disagreement
+from byteps.assign import Shares
 from byteps.membership import Member, Membership, Refusal, loopback
 from byteps.settings import Settings
 from byteps.table import TensorTable
@@ -78,6 +79,7 @@ class Coordinator:
     job: str
     version: str
     started: float
+    planned: Shares | None = None  # what a plan file says; None: shares by the NIC rates
     failure: Failed | None = None
     finished: bool = False
     awaited: int = 0  # processes that have not come yet and will want to know why the job cannot start
@@ -86,7 +88,7 @@ class Coordinator:
     _next_progress: float = PROGRESS_AFTER_SECONDS
 
     def __post_init__(self) -> None:
-        self.membership = Membership(self.settings, self.version)
+        self.membership = Membership(self.settings, self.version, self.planned)
 
     @property
     def running(self) -> bool:

@@ -21,9 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from byteps.assign import Shares
 from byteps.guardian import Guardian
+from byteps.plan import load_plan
 from byteps.rendezvous import log
-from byteps.settings import Settings, read_settings
+from byteps.settings import Settings, SettingsError, read_settings
 
 _VERDICT_SECONDS: Final = 2.0
 _FINISH_SECONDS: Final = 15.0
@@ -39,6 +41,26 @@ def settings_from_environment() -> Settings:
     for warning in warnings:
         log("settings", warning)
     return settings
+
+
+def follow_plan(settings: Settings) -> tuple[Settings, Shares | None]:
+    """A job's settings as its plan completes them, and the plan's shares; an error if it was made for another job."""
+    if not settings.plan:
+        return settings, None
+    try:
+        plan = load_plan(settings.plan)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"BYTEPS_PLAN={settings.plan!r} is not usable: {error}") from None
+    if (plan.n, plan.k) != (settings.num_workers, settings.num_servers):
+        raise SettingsError(
+            f"BYTEPS_PLAN={settings.plan!r} is for {plan.n} GPU machines and {plan.k} CPU machines, the job has "
+            f"{settings.num_workers} workers and {settings.num_servers} servers; plan for as many, or start as many"
+        )
+    if settings.placement == "hash":
+        raise SettingsError("BYTEPS_KEY_HASH_FN=hash knows the paper's shares only; leave it or BYTEPS_PLAN out")
+    if not os.environ.get("BYTEPS_PARTITION_BYTES", "").strip():
+        settings = replace(settings, partition=plan.partition_bytes)
+    return settings, plan.shares
 
 
 def die_with_parent() -> None:
@@ -181,6 +203,7 @@ def launch_local(settings: Settings, command: Sequence[str]) -> int:
         root_host="127.0.0.1",
         job_secret=settings.job_secret or secrets.token_hex(16),
     )
+    settings, _ = follow_plan(settings)  # the scheduler follows it again: here for errors before anything starts
     job = Job()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a worker may print what this terminal's encoding has not

@@ -52,6 +52,7 @@ class Membership:
 
     settings: Settings
     version: str
+    planned: Shares | None = None  # by a plan file; None: shares by the NIC rates
     phase: Phase = "gathering"
     members: dict[int, Member] = field(default_factory=dict)  # by connection
     shares: Shares | None = None  # known from phase "services" on
@@ -150,7 +151,7 @@ class Membership:
         _number([[worker] for worker in self.workers], "worker")
         _number(list(self._server_machines().values()), "server")
         servers = [members[0] for members in self._server_machines().values()]
-        self.shares = _shares([_rate(worker) for worker in self.workers], [_rate(server) for server in servers])
+        self.shares = self.planned or _shares(list(map(_rate, self.workers)), list(map(_rate, servers)))
 
     def has_share(self, worker: Member) -> bool:
         """Whether this worker's machine runs a summation service."""

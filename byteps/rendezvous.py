@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
+from byteps.assign import Shares
 from byteps.coordinator import Coordinator, Exit, Log, Refuse, Send, Step
 from byteps.errors import StartError
 from byteps.handshake import Acceptor, check_congestion_control, connect, is_loopback, listen
@@ -47,7 +48,7 @@ def check_secret(settings: Settings, host: str) -> None:
 class Scheduler:
     """Runs one job's coordinator until the job is over."""
 
-    def __init__(self, settings: Settings, sock: socket.socket | None = None) -> None:
+    def __init__(self, settings: Settings, planned: Shares | None, sock: socket.socket | None = None) -> None:
         check_secret(settings, settings.root_host)
         self._socket = sock or listen(settings.root_host, settings.root_port)
         self._settings = settings
@@ -61,6 +62,7 @@ class Scheduler:
             job=secrets.token_hex(8),
             version=VERSION,
             started=time.monotonic(),
+            planned=planned,
         )
 
     def run(self) -> int:
@@ -238,9 +240,9 @@ class Link:
                 self.fail("peer_lost", f"lost the scheduler at {self._where}: not heard of for {silent:.0f} s")
 
 
-def run_scheduler(settings: Settings, sock: socket.socket | None = None) -> int:
-    """The scheduler role, on an inherited listening socket if there is one; the exit code."""
+def run_scheduler(settings: Settings, planned: Shares | None, sock: socket.socket | None = None) -> int:
+    """The scheduler role, with planned shares and on an inherited listening socket if there are; the exit code."""
     if not settings.distributed:
         log("scheduler", "one worker needs no scheduler (BYTEPS_FORCE_DISTRIBUTED=1 forces one); done")
         return 0
-    return Scheduler(settings, sock).run()
+    return Scheduler(settings, planned, sock).run()

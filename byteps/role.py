@@ -8,7 +8,7 @@ import socket
 import sys
 
 from byteps.errors import BytePSError
-from byteps.launcher import settings_from_environment
+from byteps.launcher import follow_plan, settings_from_environment
 from byteps.rendezvous import log, run_scheduler
 
 
@@ -16,7 +16,8 @@ def main() -> int:
     try:
         settings = settings_from_environment()
         if settings.role == "scheduler":
-            return run_scheduler(settings, socket.socket(fileno=int(sys.argv[1])) if len(sys.argv) > 1 else None)
+            sock = socket.socket(fileno=int(sys.argv[1])) if len(sys.argv) > 1 else None
+            return run_scheduler(*follow_plan(settings), sock)
         from byteps.server import run_server  # the scheduler needs no numpy
 
         return run_server(settings)

@@ -121,6 +121,8 @@ class Settings:
         default=DEFAULT_PARTITION_BYTES, metadata=_from("BYTEPS_PARTITION_BYTES", _partition)
     )
     placement: Placement = field(default="exact", metadata=_from("BYTEPS_KEY_HASH_FN", _key_hash))
+    # A file of the scheduler's (`plan`); default: shares by the NIC rates
+    plan: str = field(default="", metadata=_from("BYTEPS_PLAN", _text))
     # 0: unknown, then taken as equal everywhere
     nic_bytes_per_s: float = field(default=0.0, metadata=_from("BYTEPS_NIC_RATE", parse_rate))
     # In flight per worker; 0: by partition.

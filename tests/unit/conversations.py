@@ -1,5 +1,6 @@
 """A scheduler to talk to: events in, steps out, with a clock of its own."""
 
+from byteps.assign import Shares
 from byteps.coordinator import Coordinator, Exit, Log, Send
 from byteps.settings import Settings
 from byteps.wire import (
@@ -19,9 +20,9 @@ LOCAL = "127.0.0.1"
 class Job:
     """A coordinator and a clock; members are addressed by their connection numbers."""
 
-    def __init__(self, workers: int = 2, servers: int = 1, **settings: object) -> None:
+    def __init__(self, workers: int = 2, servers: int = 1, planned: Shares | None = None, **settings: object) -> None:
         self.settings = Settings(num_workers=workers, num_servers=servers, **settings)
-        self.coordinator = Coordinator(settings=self.settings, job="job", version="1", started=0.0)
+        self.coordinator = Coordinator(settings=self.settings, job="job", version="1", started=0.0, planned=planned)
         self.now = 0.0
 
     def say(self, member: int, message: object, host: str = LOCAL) -> list[object]:

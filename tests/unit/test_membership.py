@@ -1,10 +1,12 @@
 """How a job comes together, as conversations with the scheduler."""
 
 import pytest
-from conversations import LOCAL, Job, sent, verdict
+from conversations import LOCAL, Job, sent, spec, verdict
 
+from byteps.assign import Shares
 from byteps.coordinator import Log, Refuse
 from byteps.wire import (
+    Declare,
     Go,
     Goodbye,
     Heartbeat,
@@ -12,6 +14,7 @@ from byteps.wire import (
     Plan,
     Ready,
     StartServices,
+    Table,
 )
 
 
@@ -91,6 +94,23 @@ def test_unequal_nics_are_planned_for():
     shares = [service.share for service in sent(steps, Plan)[0].services]
     assert sum(shares) == pytest.approx(1)
     assert shares[5] > 1.5 * shares[4]
+
+
+def test_a_plans_shares_are_followed_whatever_the_nics():
+    planned = Shares(gpu=(0.0, 0.75), cpu=(0.0, 0.25), notice="shares are those planned for my.toml")
+    job = Job(workers=2, servers=2, planned=planned, partition=64)
+    for number in range(2):
+        job.register(10 + number, "server", number, nic_bytes_per_s=1e9)
+    job.register(1, "worker", 1, nic_bytes_per_s=9e9)
+    steps = job.register(0, "worker", 0, nic_bytes_per_s=1e9)
+    assert Log("shares are those planned for my.toml") in steps
+    assert set(sent(steps, StartServices)) == {1}
+    steps = job.register(21, "service", 1)
+    assert [service.share for service in sent(steps, Plan)[0].services] == [0, 0.75, 0, 0.25]
+    for rank in range(2):
+        job.say(rank, Ready())
+    (entry,) = sent(job.say(0, Declare(specs=(spec("w", (16 * 8,)),), barrier=False)), Table)[0].entries
+    assert sorted(entry.owners) == [1] * 6 + [3] * 2
 
 
 def test_progress_names_what_is_missing_from_5_seconds_on():

@@ -116,6 +116,7 @@ SETTINGS = st.builds(
     force_distributed=st.booleans(),
     partition=st.one_of(st.just("auto"), st.integers(64, 2**30)),
     placement=st.sampled_from(["exact", "hash"]),
+    plan=st.sampled_from(["", "plans/my plan.json"]),
     nic_bytes_per_s=st.one_of(st.just(0.0), st.floats(1e-3, 1e13)),
     credit_bytes=st.integers(0, 2**50),
     service_processes=st.integers(0, 64),
