@@ -25,14 +25,6 @@ from experiments.figures.sheet import (
 )
 from experiments.lines import AS_MANY_CPU_MACHINES, WITHOUT_CPU_MACHINES, Line
 
-TITLES = {
-    "resnet50": "ResNet-50",
-    "vgg16": "VGG-16",
-    "ugatit": "UGATIT",
-    "transformer_big": "Transformer (big)",
-    "bert_large": "BERT-large",
-    "gpt2": "GPT-2",
-}
 NS = (1, 2, 4, 8)
 _APART = 1.025  # factor between lines at one n
 
@@ -59,7 +51,7 @@ def fig15_16_models(loaded: Loaded, folder: Path) -> list[Path]:
     gaps: list[Gap] = []
     with sheet("Training on 1 to 8 machines", rows=2, columns=3, size=(9.6, 5.8)) as page:
         legend = page.legend
-        for axes, (model, title) in zip(page.panels, TITLES.items(), strict=True):
+        for axes, (model, title) in zip(page.panels, paper.TITLES.items(), strict=True):
             linear_scaling(page, axes)
             _paper_marks(page, axes, published, model)
             rows = table[table["workload"].str.partition("@")[0] == model] if len(table) else table

@@ -7,8 +7,8 @@ import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 
+from experiments import paper
 from experiments.analysis import Loaded, absent, absent_text, attempted, frame
-from experiments.figures.fig15_16 import TITLES
 from experiments.figures.sheet import launches_text, replay_text, sheet, source_text
 from experiments.gain import AS_IT_IS, ONE_BY_ONE, ORDERS, SCHEDULED, SUMS, Decomposition, decompose
 
@@ -79,6 +79,6 @@ def _panel(axes: Axes, model: Decomposition, orders: list[str]) -> None:
                 own = way == "split" and order == AS_IT_IS
                 why = f"see\n{SCHEDULED}" if own else model.reasons.get((way, order), "no record").replace(" ", "\n")
                 axes.text(column + 0.5, row + 0.5, why, fontsize=6, ha="center", va="center", color="0.35")
-    axes.set_title(TITLES.get(model.model, model.model), fontsize=9)
+    axes.set_title(paper.TITLES.get(model.model, model.model), fontsize=9)
     axes.tick_params(labelsize=7, length=0)
     axes.set_yticklabels(axes.get_yticklabels(), rotation=0)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments import paper
 from experiments.analysis import Loaded, attempted, frame
-from experiments.figures.fig15_16 import TITLES, without_and_with
+from experiments.figures.fig15_16 import without_and_with
 from experiments.figures.series import Gap, beside, draw, gaps_text, mark_gaps, spread
 from experiments.figures.sheet import (
     THEORY_COLOUR,
@@ -25,7 +26,7 @@ def slow_nics(loaded: Loaded, folder: Path) -> list[Path]:
     table = frame(attempted(loaded.records))
     names = list(dict.fromkeys(table["workload"]))
     table = table.assign(place=table["workload"].map(names.index))
-    titles = [TITLES.get(name, name) for name in names]
+    titles = [paper.TITLES.get(name, name) for name in names]
     n = int(table["n"].max()) if len(table) else 0
     with sheet(f"Training on {n} machines with slower NICs") as page:
         (axes,), legend = page.panels, page.legend

@@ -7,6 +7,14 @@ from typing import TypeVar
 import msgspec
 
 FOLDER = Path(__file__).resolve().parent
+TITLES = {
+    "resnet50": "ResNet-50",
+    "vgg16": "VGG-16",
+    "ugatit": "UGATIT",
+    "transformer_big": "Transformer (big)",
+    "bert_large": "BERT-large",
+    "gpt2": "GPT-2",
+}
 
 
 class _Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from experiments import opponents, paper
 from experiments.analysis import Loaded, attempted, communication_bound, frame
-from experiments.figures.fig15_16 import TITLES, without_and_with
+from experiments.figures.fig15_16 import without_and_with
 from experiments.gain import AS_IT_IS, FUSED, ONE_BY_ONE, SCHEDULED, SUMS, Decomposition, decompose
 from experiments.groups import unshaped
 from experiments.record import Case
@@ -46,7 +46,7 @@ def models(loaded: Loaded) -> str:
     rows = []
     for workload, of_model in everything.groupby("workload", sort=False):
         model = str(workload).partition("@")[0]
-        title = TITLES.get(model, str(workload))
+        title = paper.TITLES.get(model, str(workload))
         for look, of_line in without_and_with(of_model):
             rows.append((title, look.label, *(cell(of_line[of_line["n"] == n], "efficiency") for n in ns)))
         if model in published.model and loaded.experiment == "fig15_16":
@@ -115,13 +115,13 @@ def gain(loaded: Loaded) -> str:
         if name in published.model:
             data, at = published.model[name], published.machines.index(4)
             total = f"{data.byteps_k0[at] / data.allreduce[at]:.3f} (over all-reduce)"
-            rows.append((TITLES.get(name, name), "paper, BytePS k = 0, 4 machines", *[NOTHING] * 5, total))
+            rows.append((paper.TITLES.get(name, name), "paper, BytePS k = 0, 4 machines", *[NOTHING] * 5, total))
     header = ("model", "sums", "one by one: share of linear", "fused / one by one", "scheduled / fused")
     return table((*header, "scheduled: over ring", "as it is / one by one", "all steps: over ring one by one"), rows)
 
 
 def _gain_row(model: Decomposition, way: str) -> tuple[str, ...]:
-    title = TITLES.get(model.model.partition("@")[0], model.model)
+    title = paper.TITLES.get(model.model.partition("@")[0], model.model)
     share = model.share_of_linear((way, ONE_BY_ONE))
 
     def step(slow: tuple[str, str], fast: tuple[str, str]) -> str:
@@ -149,4 +149,4 @@ def slow_nics(loaded: Loaded) -> str:
         for look, of_line in without_and_with(of_n):
             cells = [cell(of_line[of_line["workload"] == name], "efficiency") for name in names]
             rows.append((str(n), look.label, *cells))
-    return table(("n", "", *(TITLES.get(name, name) for name in names)), rows)
+    return table(("n", "", *(paper.TITLES.get(name, name) for name in names)), rows)
