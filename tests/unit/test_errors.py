@@ -1,0 +1,144 @@
+"""How far simulated results lie from the paper's and from emulated ones."""
+
+from collections import Counter
+
+import pytest
+from simulations import DAY, answer, everything, in_the_lab, simulated
+from synthetic import figure_12, made
+
+from experiments import errors, residuals
+from experiments.errors import Number
+from experiments.record import Fidelity
+
+LATER = "2026-03-02T00:00:00Z"
+
+
+def number(figure: str, line: str, where: str) -> Number:
+    (found,) = [one for one in errors.published() if (one.figure, one.line, one.where) == (figure, line, where)]
+    return found
+
+
+def test_a_simulation_that_says_what_the_paper_says_has_no_error_anywhere():
+    found = errors.points(everything())
+    assert [point.error for point in found] == pytest.approx([0.0] * len(found))
+
+
+def test_a_simulation_that_is_a_tenth_too_fast_is_so_everywhere():
+    found = errors.points(everything(1.1))
+    assert errors.errors(found) == pytest.approx([0.1] * len(found))
+    assert errors.median_error(found) == pytest.approx(0.1)
+
+
+def test_every_number_is_answered_by_a_case_of_its_own():
+    apart = [one for one in errors.published() if one.wanted.n > 1]  # a single machine has no use for others
+    assert set(Counter((one.wanted, one.ways) for one in apart).values()) == {1}
+
+
+def test_only_figure_12_and_16_gpus_are_fitted_and_8_gpus_say_nothing_about_the_network():
+    by_use = {use: {one.figure for one in errors.published() if one.use == use} for use in errors.USES}
+    assert by_use["fitted"] == {"Fig 12", "Fig 15", "Fig 16"}
+    assert by_use["one machine"] == {"Fig 15", "Fig 16"}
+    assert by_use["held out"] >= {"Fig 4", "Fig 13a", "Fig 13b", "Fig 14a", "Fig 14b", "Fig 15", "Fig 16"}
+    trained = [one for one in errors.published() if one.wanted.experiment == "scale"]
+    assert {one.wanted.n for one in trained if one.use == "fitted"} == {2}
+    assert {one.wanted.n for one in trained if one.use == "one machine"} == {1}
+
+
+def test_a_number_without_a_usable_record_has_no_error():
+    wanted = number("Fig 12", "BytePS", "k = 3")
+    broken = answer(wanted, record_error="no route", record_seconds=[])
+    points = {point.number: point for point in errors.points(broken)}
+    assert points[wanted].error is None
+    assert errors.median_error(points.values()) is None
+    assert errors.worst(points.values()) is None
+
+
+def test_the_worst_point_may_lie_on_either_side():
+    low, high = number("Fig 12", "BytePS", "k = 3"), number("Fig 12", "BytePS", "k = 4")
+    found = errors.worst(errors.points([*answer(low, 0.7), *answer(high, 1.2)]))
+    assert found
+    assert found.number == low
+
+
+def test_the_papers_way_inside_a_machine_is_compared_with_the_paper_where_both_were_simulated():
+    wanted = number("Fig 13a", "UGATIT", "k = 0")
+    rule, all_reduce = answer(wanted)
+    case = {"experiment": "fig13", "n": 8, "workload": "ugatit"}
+    planned = simulated("byteps", 0.1, settings={"machine": "pcie-only", "local": "planned"}, **case)
+    value = {point.number: point.simulated for point in errors.points([planned, rule, all_reduce])}[wanted]
+    assert value == pytest.approx(wanted.value)
+    value = {point.number: point.simulated for point in errors.points([planned, all_reduce])}[wanted]
+    assert value == pytest.approx(20.0)
+
+
+def test_a_speed_up_is_over_all_reduce_on_machines_of_the_same_kind():
+    wanted = number("Fig 13a", "UGATIT", "k = 0")
+    byteps, _ = answer(wanted)
+    other = simulated("horovod", 2.0, settings={"machine": "nvlink"}, experiment="fig13", n=8, workload="ugatit")
+    assert {point.number: point.simulated for point in errors.points([byteps, other])}[wanted] is None
+
+
+def test_the_newest_record_of_a_case_counts_and_those_of_the_lab_do_not():
+    wanted = number("Fig 12", "BytePS", "k = 8")
+    lab = in_the_lab(figure_12())
+    found = errors.points([*answer(wanted, 0.5), *answer(wanted, record_started_at=LATER), *lab])
+    assert errors.errors(found) == pytest.approx([0.0])
+
+
+def test_launches_are_compared_with_the_simulation_of_the_same_case():
+    run = figure_12()
+    for one in (compared := errors.compare(run, in_the_lab(run, 1.25))):
+        assert one.error == pytest.approx(-0.2)  # of the speed
+        assert set(one.launches) == {0, 1}
+    assert {(one.line.contender, one.case.k) for one in compared} == {
+        *(("byteps", k) for k in (0, 1, 2, 4, 8)),
+        ("gloo-ring", 0),
+    }
+
+
+def test_another_rate_size_or_setting_is_another_case():
+    run = [made("byteps", 1.0, settings={"partition": "auto"})]
+    assert errors.compare(run, in_the_lab(run))
+    for change in ({"nbytes": 2**20}, {"nic_bytes_per_s": 1e9}, {"k": 1}, {"settings": {"partition": "4096000"}}):
+        assert not errors.compare([made("byteps", 1.0, **change)], in_the_lab(run))
+
+
+def test_launches_that_were_not_faithful_are_not_compared():
+    run = figure_12()
+    bound = figure_12(fidelity=Fidelity(verdict="cpu-bound"))
+    assert not errors.compare(bound, in_the_lab(run))
+
+
+def test_a_prediction_is_older_than_every_launch():
+    run = figure_12(started_at=LATER)
+    assert all(one.predicted for one in errors.compare(run, in_the_lab(run, started_at=DAY)))
+    assert not any(one.predicted for one in errors.compare(run, in_the_lab(run, started_at="2026-03-03T00:00:00Z")))
+
+
+def test_a_prediction_stands_while_later_simulations_say_the_same():
+    run = figure_12(started_at="2026-03-02T12:00:00Z")
+    early, late = in_the_lab(run), in_the_lab(run, started_at="2026-03-03T00:00:00Z")
+    assert all(one.predicted for one in errors.compare(run, [*early, *late]))
+    changed = in_the_lab(run, 1.1, started_at="2026-03-02T00:00:00Z")
+    assert not any(one.predicted for one in errors.compare(run, [*early, *changed, *late]))
+
+
+def test_the_papers_all_reduce_of_ugatit_is_slower_than_without_any_overlap_and_that_of_transformer_is_not():
+    below = Counter(one.model for one in residuals.no_overlap() if one.below)
+    assert below["ugatit"] == 5
+    assert below["transformer_big"] == 0
+
+
+def test_the_bound_without_overlap_takes_the_rate_of_figure_12():
+    assert residuals.ring_bytes_per_s() * 8e-9 == pytest.approx(36 * 1.75)
+
+
+def test_reasons_are_given_for_what_they_fit_only():
+    assert "overlap" in residuals.reason_of(number("Fig 15", "All-reduce", "UGATIT, 256 GPUs"))
+    assert residuals.reason_of(number("Fig 15", "BytePS, k = 0", "UGATIT, 256 GPUs")) == residuals.UNEXPLAINED
+    assert residuals.reason_of(number("Fig 16", "All-reduce", "Transformer (big), 256 GPUs")) == residuals.UNEXPLAINED
+
+
+def test_every_reason_fits_some_number():
+    for reason in residuals.load().reason:
+        assert any(reason.fits(one) for one in errors.published()), reason
