@@ -1,4 +1,4 @@
-"""How far the simulation lies from the paper and from the emulated cluster.
+"""How far the simulation lies from the paper.
 
 Every number of the paper's Figures 4 and 12 to 16 is paired with the simulated case that answers to it.  With t an
 iteration's time,
@@ -11,19 +11,16 @@ iteration's time,
 
 A number is *fitted* if the systems' constants were fitted on it: Figure 12, and 16 GPUs in Figures 15 and 16.  It is of
 *one machine* if no network takes part: 8 GPUs.  All others are *held out*: predicted.
-
-An emulated launch is paired with the simulated case of the same machines, NICs, bytes and line.  A *prediction* was
-there before the launch: the oldest record of that case, from which on all records agree with the newest, is older.
 Pure: no I/O except reading the paper's numbers.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal, NamedTuple
 
-from experiments import analysis, lines, paper, record, spec
+from experiments import analysis, paper, record, spec
 from experiments.record import Case, Record
 from experiments.statistics import launch_seconds
 
@@ -38,7 +35,6 @@ SYSTEMS: Mapping[str, System] = {
 }
 FITTED_GPUS = 16
 THE_PAPERS_WAY = ("rule", "planned", "")  # to sum inside a machine: the first that was simulated
-AGREE = 1e-3  # relative: two simulations of a case that say the same
 BIG_ERROR = 0.15  # larger ones are listed one by one
 
 OF_FIGURE_15 = ("resnet50", "vgg16", "ugatit")
@@ -174,7 +170,7 @@ def _fig15_16() -> Iterator[Number]:
             ("byteps", "BytePS, k = 0", False, training.byteps_k0),
             ("byteps", "BytePS, k = n", True, training.byteps_kn),
             ("horovod", "All-reduce", False, training.allreduce),
-            (PS_OF_FRAMEWORK.get(training.framework, ""), "Framework's PS, k = n", True, training.ps),
+            (PS_OF_FRAMEWORK.get(training.framework, ""), f"{training.framework} PS, k = n", True, training.ps),
         ):
             for gpus, n, linear, value in zip(data.gpus, data.machines, training.linear, values, strict=False):
                 yield Number(
@@ -249,69 +245,3 @@ def median_error(some: Iterable[Point]) -> float | None:
 def worst(some: Iterable[Point]) -> Point | None:
     known = [point for point in some if point.error is not None]
     return max(known, key=lambda point: abs(point.error or 0.0), default=None)
-
-
-@dataclass(kw_only=True)
-class Comparison:
-    """One emulated point and the simulation of it."""
-
-    case: Case  # simulated
-    line: lines.Line
-    simulated_seconds: float
-    stands_since: str  # when the oldest record was made from which on all say the same
-    launches: dict[int, Record] = field(default_factory=dict)  # block -> verified launch
-
-    @property
-    def predicted(self) -> bool:
-        """It was there before every launch."""
-        return all(self.stands_since < one.started_at for one in self.launches.values())
-
-    @property
-    def emulated_seconds(self) -> float:
-        return median(launch_seconds(one.seconds) for one in self.launches.values())
-
-    @property
-    def error(self) -> float:
-        """Of the speed, as everywhere."""
-        return self.emulated_seconds / self.simulated_seconds - 1
-
-    def error_of_launches(self) -> list[float]:
-        return [launch_seconds(one.seconds) / self.simulated_seconds - 1 for one in self.launches.values()]
-
-
-def compare(emulated: Sequence[Record], simulated: Sequence[Record]) -> list[Comparison]:
-    """Every simulated case that was emulated too; emulated launches that are not faithful are left out."""
-    history: dict[str, list[Record]] = defaultdict(list)
-    for one in sorted(simulated, key=lambda one: one.started_at):
-        if one.verified and one.provenance == "simulated":
-            history[one.case_hash].append(one)
-    found: dict[tuple[object, ...], Comparison] = {}
-    for records in history.values():
-        case = records[-1].case
-        line = lines.line_of(case.contender, case.settings)
-        seconds = launch_seconds(records[-1].seconds)
-        found[_same(case, line)] = Comparison(
-            case=case, line=line, simulated_seconds=seconds, stands_since=_stands_since(records, seconds)
-        )
-    kept = [one for one in emulated if one.provenance == "emulated"]
-    name = lines.naming(one.case for one in kept)
-    for one in kept:
-        pair = found.get(_same(one.case, name(one.case)))
-        if pair and one.verified:
-            pair.launches[one.case.block] = one
-    return [pair for pair in found.values() if pair.launches]
-
-
-def _same(case: Case, line: lines.Line) -> tuple[object, ...]:
-    size = (case.workload, case.nbytes, case.scale, f"{case.dilation:.6g}", case.nic_bytes_per_s)
-    return case.experiment, case.n, case.k, *size, line.contender, line.strategy, line.notes
-
-
-def _stands_since(records: Sequence[Record], seconds: float) -> str:
-    """Records of one case, oldest first, the last of which took so long."""
-    since = records[-1].started_at
-    for one in reversed(records):
-        if abs(launch_seconds(one.seconds) / seconds - 1) > AGREE:
-            break
-        since = one.started_at
-    return since

@@ -3,12 +3,11 @@
 from collections import Counter
 
 import pytest
-from simulations import DAY, answer, everything, in_the_lab, simulated
-from synthetic import figure_12, made
+from simulations import answer, everything, in_the_lab, simulated
+from synthetic import figure_12
 
 from experiments import errors, residuals
 from experiments.errors import Number
-from experiments.record import Fidelity
 
 LATER = "2026-03-02T00:00:00Z"
 
@@ -83,44 +82,6 @@ def test_the_newest_record_of_a_case_counts_and_those_of_the_lab_do_not():
     lab = in_the_lab(figure_12())
     found = errors.points([*answer(wanted, 0.5), *answer(wanted, record_started_at=LATER), *lab])
     assert errors.errors(found) == pytest.approx([0.0])
-
-
-def test_launches_are_compared_with_the_simulation_of_the_same_case():
-    run = figure_12()
-    for one in (compared := errors.compare(run, in_the_lab(run, 1.25))):
-        assert one.error == pytest.approx(-0.2)  # of the speed
-        assert set(one.launches) == {0, 1}
-    assert {(one.line.contender, one.case.k) for one in compared} == {
-        *(("byteps", k) for k in (0, 1, 2, 4, 8)),
-        ("gloo-ring", 0),
-    }
-
-
-def test_another_rate_size_or_setting_is_another_case():
-    run = [made("byteps", 1.0, settings={"partition": "auto"})]
-    assert errors.compare(run, in_the_lab(run))
-    for change in ({"nbytes": 2**20}, {"nic_bytes_per_s": 1e9}, {"k": 1}, {"settings": {"partition": "4096000"}}):
-        assert not errors.compare([made("byteps", 1.0, **change)], in_the_lab(run))
-
-
-def test_launches_that_were_not_faithful_are_not_compared():
-    run = figure_12()
-    bound = figure_12(fidelity=Fidelity(verdict="cpu-bound"))
-    assert not errors.compare(bound, in_the_lab(run))
-
-
-def test_a_prediction_is_older_than_every_launch():
-    run = figure_12(started_at=LATER)
-    assert all(one.predicted for one in errors.compare(run, in_the_lab(run, started_at=DAY)))
-    assert not any(one.predicted for one in errors.compare(run, in_the_lab(run, started_at="2026-03-03T00:00:00Z")))
-
-
-def test_a_prediction_stands_while_later_simulations_say_the_same():
-    run = figure_12(started_at="2026-03-02T12:00:00Z")
-    early, late = in_the_lab(run), in_the_lab(run, started_at="2026-03-03T00:00:00Z")
-    assert all(one.predicted for one in errors.compare(run, [*early, *late]))
-    changed = in_the_lab(run, 1.1, started_at="2026-03-02T00:00:00Z")
-    assert not any(one.predicted for one in errors.compare(run, [*early, *changed, *late]))
 
 
 def test_the_papers_all_reduce_of_ugatit_is_slower_than_without_any_overlap_and_that_of_transformer_is_not():
