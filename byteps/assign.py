@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byteps.cluster import Cluster
+from byteps.programme import least
 
 _Floats = NDArray[np.float64]
 _MASK64 = 2**64 - 1
@@ -130,21 +131,8 @@ class _Load:
 
     def least_seconds(self, limit: _Floats, timed: NDArray[np.bool_]) -> float:
         """The least T such that all `timed` machines are done by T, all own at most their limits, and the sum is 1."""
-        from scipy.optimize import linprog  # here, because importing it takes 0.5 s and 74 MB
-
-        size = len(limit)
-        solution = linprog(
-            c=np.append(np.zeros(size), 1.0),
-            A_ub=np.column_stack([np.diag(self.slope), -self.rate])[timed],
-            b_ub=-self.fixed[timed],
-            A_eq=[np.append(np.ones(size), 0.0)],
-            b_eq=[1.0],
-            bounds=[(0.0, most) for most in limit] + [(0.0, None)],
-            method="highs",
-        )
-        if not solution.success:
-            raise RuntimeError(f"HiGHS found no shares for {self}: {solution.message}; this is a defect, report it")
-        return float(solution.fun)
+        slope, everything = np.diag(self.slope)[timed], np.ones((1, len(limit)))
+        return least(slope, self.fixed[timed], self.rate[timed], limit, sums=everything).seconds
 
 
 def _fill(limit: _Floats, rate: _Floats) -> list[float]:
