@@ -13,7 +13,7 @@ Pure: no I/O, no clock, no randomness.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 _Floats = NDArray[np.float64]
 _Indices = NDArray[np.intp]
 
-_SAME_MOMENT: Final = 1e-9  # relative; rounding is a million times smaller
+_ROUNDING: Final = 1e-9  # relative: moments and amounts that differ by less are the same
 _SAME_LEVEL: Final = 1e-12
 _NAMED_IN_ERRORS: Final = 4
 
@@ -64,62 +64,44 @@ def simulate(flows: Sequence[Flow], links: Mapping[str, float], credits: Mapping
     A queue starts its next flow while nothing is in flight or less than its credit is: bytes of flows that have started
     and whose `until` has not ended.  A queue without an entry in `credits` has none: one flow after the other.
     """
-    _check(flows, links)
-    fluid = _Fluid(flows, links)
-    turns = _Turns(flows, credits or {})
-    start, end = [0.0] * len(flows), [0.0] * len(flows)
-    started = [False] * len(flows)
-    timers: list[tuple[float, int]] = [
-        (flow.release_seconds, i) for i, flow in enumerate(flows) if flow.release_seconds
-    ]
+    credits = credits or {}
+    _check(flows, links, credits)
+    fluid, turns = _Fluid(flows, links), _Turns(flows, credits)
+    start, end = np.zeros(len(flows)), np.zeros(len(flows))
+    timers = [(flow.release_seconds, index) for index, flow in enumerate(flows)]  # a heap of releases and start-ups
     heapq.heapify(timers)
-    now, ended, moving = 0.0, list[int](), list[int]()
-    for index, flow in enumerate(flows):
-        if not flow.release_seconds:
-            turns.allow(index)
+    now, ended = 0.0, list[int]()
     while True:
-        while True:  # all that happens at this moment
+        ready: list[int] = []  # to move
+        while timers and timers[0][0] <= now * (1 + _ROUNDING):
+            _, index = heapq.heappop(timers)
+            if turns.started[index]:
+                ready.append(index)
+            else:
+                turns.allow(index)
+        while True:  # all that follows at this moment
+            ended += [index for index in ready if fluid.instant[index]]
+            fluid.add([index for index in ready if not fluid.instant[index]])
+            end[ended] = now
             turns.end(ended)
             ended = []
             begun = turns.begin()
             if not begun:
                 break
+            start[begun] = now
+            ready = [index for index in begun if not flows[index].startup_seconds]
             for index in begun:
-                start[index], started[index] = now, True
                 if flows[index].startup_seconds:
                     heapq.heappush(timers, (now + flows[index].startup_seconds, index))
-                elif fluid.instant[index]:
-                    end[index] = now
-                    ended.append(index)
-                else:
-                    moving.append(index)
-        if moving:
-            fluid.add(moving)
-            moving = []
         moment = min(fluid.next_end(now), timers[0][0] if timers else np.inf)
         if moment == np.inf:
             break
-        ended = fluid.advance(moment - now, tolerance=moment * _SAME_MOMENT)
-        while timers and timers[0][0] <= moment * (1 + _SAME_MOMENT):
-            _, index = heapq.heappop(timers)
-            if not started[index]:
-                turns.allow(index)
-            elif fluid.instant[index]:
-                ended.append(index)
-            else:
-                moving.append(index)
+        ended = fluid.advance(moment - now, tolerance=moment * _ROUNDING)
         now = moment
-        for index in ended:
-            end[index] = now
     turns.check_all_started()
     carried = fluid.carried()
     load = {name: nbytes / links[name] for name, nbytes in carried.items() if nbytes}
-    return Outcome(
-        start=np.array(start),
-        end=np.array(end),
-        carried=carried,
-        bottleneck=max(load, key=lambda name: load[name], default=""),
-    )
+    return Outcome(start=start, end=end, carried=carried, bottleneck=max(load, key=lambda name: load[name], default=""))
 
 
 class _Fluid:
@@ -144,16 +126,14 @@ class _Fluid:
         self._claim = np.where(limited, self._loads * self._weight, 0.0)
         self._route_limited = np.where(limited, self._route, len(self._names))
         self.instant: list[bool] = ((self._nbytes == 0) | ~limited.any(axis=0)).tolist()
-        self._moving = np.empty(0, dtype=np.intp)
-        self._left = np.empty(0)
-        self._rate = np.empty(0)
-        self._changed = False
+        self._moving, self._left, self._rate = np.empty(0, dtype=np.intp), np.empty(0), np.empty(0)
+        self._changed = False  # whether rates are out of date
 
     def add(self, indices: list[int]) -> None:
-        new = np.array(indices, dtype=np.intp)
-        self._moving = np.concatenate([self._moving, new])
-        self._left = np.concatenate([self._left, self._nbytes[new]])
-        self._changed = True
+        if indices:
+            self._moving = np.append(self._moving, np.array(indices, dtype=np.intp))
+            self._left = np.append(self._left, self._nbytes[indices])
+            self._changed = True
 
     def next_end(self, now: float) -> float:
         """The moment of the next end if nothing else happens before; infinite if nothing moves."""
@@ -211,8 +191,12 @@ def _levels(route: _Indices, claim: _Floats, capacity: _Floats) -> _Floats:
 class _Queue:
     credit: float
     waiting: list[tuple[float, int]] = field(default_factory=list)  # a heap of (order, flow)
-    in_flight: int = 0
+    in_flight: set[int] = field(default_factory=set)
     in_flight_bytes: float = 0.0
+
+    @property
+    def open(self) -> bool:
+        return not self.in_flight or self.in_flight_bytes < self.credit * (1 - _ROUNDING)
 
 
 class _Turns:
@@ -223,63 +207,60 @@ class _Turns:
         self._awaited = [1 + len(flow.after) for flow in flows]  # ends, and the release
         self._dependents: list[list[int]] = [[] for _ in flows]
         self._returns: list[list[int]] = [[] for _ in flows]  # by flow: whose credit comes back when it ends
-        self._queues: dict[str, _Queue] = {}
+        self._queues = {flow.queue: _Queue(credits.get(flow.queue, 0.0)) for flow in flows if flow.queue}
         for index, flow in enumerate(flows):
             for earlier in flow.after:
                 self._dependents[earlier].append(index)
             if flow.queue:
                 self._returns[index if flow.until is None else flow.until].append(index)
-                self._queues.setdefault(flow.queue, _Queue(credits.get(flow.queue, 0.0)))
-        self._started, self._ended = [False] * len(flows), [False] * len(flows)
-        self._free: list[int] = []  # may start now: flows without a queue
-        self._changed: dict[str, None] = {}  # queues that may be able to start something, in order
+        self.started, self._ended = [False] * len(flows), [False] * len(flows)
+        self._free: list[int] = []  # flows without a queue that may start now
+        self._changed: dict[str, _Queue] = {}  # queues that may be able to start something, in an order
 
     def allow(self, index: int) -> None:
         """One thing less to wait for."""
         self._awaited[index] -= 1
-        if not self._awaited[index]:
-            flow = self._flows[index]
-            if flow.queue:
-                heapq.heappush(self._queues[flow.queue].waiting, (flow.order, index))
-                self._changed[flow.queue] = None
-            else:
-                self._free.append(index)
+        if self._awaited[index]:
+            return
+        flow = self._flows[index]
+        if flow.queue:
+            queue = self._changed[flow.queue] = self._queues[flow.queue]
+            heapq.heappush(queue.waiting, (flow.order, index))
+        else:
+            self._free.append(index)
 
-    def end(self, indices: Iterable[int]) -> None:
+    def end(self, indices: Sequence[int]) -> None:
         for index in indices:
             self._ended[index] = True
             for dependent in self._dependents[index]:
                 self.allow(dependent)
             for holder in self._returns[index]:
-                if self._started[holder]:
-                    flow = self._flows[holder]
-                    queue = self._queues[flow.queue]
-                    queue.in_flight -= 1
-                    queue.in_flight_bytes = queue.in_flight_bytes - flow.nbytes if queue.in_flight else 0.0
-                    self._changed[flow.queue] = None
+                flow = self._flows[holder]
+                queue = self._queues[flow.queue]
+                if holder in queue.in_flight:
+                    queue.in_flight.remove(holder)
+                    queue.in_flight_bytes -= flow.nbytes
+                    self._changed[flow.queue] = queue
 
     def begin(self) -> list[int]:
         """The flows that start now.  Queues choose once nothing else can start that might offer them something."""
         begun, self._free = self._free, []
         if not begun:
-            for name in self._changed:
-                self._begin_queued(self._queues[name], begun)
+            for queue in self._changed.values():
+                while queue.waiting and queue.open:
+                    _, index = heapq.heappop(queue.waiting)
+                    begun.append(index)
+                    flow = self._flows[index]
+                    if flow.until is None or not self._ended[flow.until]:
+                        queue.in_flight.add(index)
+                        queue.in_flight_bytes += flow.nbytes
             self._changed = {}
         for index in begun:
-            self._started[index] = True
+            self.started[index] = True
         return begun
 
-    def _begin_queued(self, queue: _Queue, begun: list[int]) -> None:
-        while queue.waiting and (not queue.in_flight or queue.in_flight_bytes < queue.credit):
-            _, index = heapq.heappop(queue.waiting)
-            begun.append(index)
-            flow = self._flows[index]
-            if flow.until is None or not self._ended[flow.until]:
-                queue.in_flight += 1
-                queue.in_flight_bytes += flow.nbytes
-
     def check_all_started(self) -> None:
-        stuck = [index for index, started in enumerate(self._started) if not started]
+        stuck = [index for index, started in enumerate(self.started) if not started]
         if stuck:
             named = "; ".join(self._reason(index) for index in stuck[:_NAMED_IN_ERRORS])
             more = f"; and {len(stuck) - _NAMED_IN_ERRORS} more" if len(stuck) > _NAMED_IN_ERRORS else ""
@@ -287,46 +268,33 @@ class _Turns:
 
     def _reason(self, index: int) -> str:
         flow = self._flows[index]
-        missing = [earlier for earlier in flow.after if not self._ended[earlier]]
-        if missing:
-            return f"flow {index} waits for the end of {', '.join(f'flow {i}' for i in missing[:_NAMED_IN_ERRORS])}"
-        holders = (
-            f"flow {i} holds until the end of flow {holder.until}"
-            for i, holder in enumerate(self._flows)
-            if holder.queue == flow.queue
-            and self._started[i]
-            and holder.until is not None
-            and not self._ended[holder.until]
-        )
-        return (
-            f"flow {index} waits in queue {flow.queue!r} for credit that {', '.join(islice(holders, _NAMED_IN_ERRORS))}"
-        )
+        if self._awaited[index]:
+            missing = [str(earlier) for earlier in flow.after if not self._ended[earlier]]
+            return f"flow {index} waits for the end of flow {', '.join(missing[:_NAMED_IN_ERRORS])}"
+        holder = min(self._queues[flow.queue].in_flight)
+        until = self._flows[holder].until
+        return f"flow {index} waits in queue {flow.queue!r} for the credit of flow {holder}, until flow {until} ends"
 
 
-def _check(flows: Sequence[Flow], links: Mapping[str, float]) -> None:
+def _check(flows: Sequence[Flow], links: Mapping[str, float], credits: Mapping[str, float]) -> None:
     """ValueError for what cannot be simulated."""
+    for queue, credit in credits.items():
+        if not credit >= 0:
+            raise ValueError(f"credit of queue {queue!r} is {credit}; use a number of 0 or more")
     for index, flow in enumerate(flows):
-        if not 0 <= flow.nbytes < np.inf:
-            raise ValueError(f"nbytes of flow {index} is {flow.nbytes}; use a number of 0 or more")
+        for what in ("nbytes", "startup_seconds", "release_seconds"):
+            if not 0 <= getattr(flow, what) < np.inf:
+                raise ValueError(f"{what} of flow {index} is {getattr(flow, what)}; use a number of 0 or more")
         if not 0 < flow.weight < np.inf:
             raise ValueError(f"weight of flow {index} is {flow.weight}; use a number above 0")
-        if not 0 <= flow.startup_seconds < np.inf:
-            raise ValueError(f"startup_seconds of flow {index} is {flow.startup_seconds}; use a number of 0 or more")
-        if not 0 <= flow.release_seconds < np.inf:
-            raise ValueError(f"release_seconds of flow {index} is {flow.release_seconds}; use a number of 0 or more")
         for name, load in flow.loads.items():
             if name not in links:
-                known = ", ".join(islice(links, _NAMED_IN_ERRORS)) or "none"
-                raise ValueError(
-                    f"flow {index} loads link {name!r}, which is not among the {len(links)} links ({known}, ...)"
-                )
+                known = ", ".join(islice(links, _NAMED_IN_ERRORS))
+                raise ValueError(f"flow {index} loads link {name!r}; the {len(links)} links are {known}, ...")
             if not 0 <= load < np.inf:
-                raise ValueError(f"flow {index} loads link {name!r} with {load} bytes per byte; use 0 or more")
+                raise ValueError(f"load of flow {index} on link {name!r} is {load}; use a number of 0 or more")
             if load and not links[name] > 0:
-                raise ValueError(
-                    f"link {name!r}, which flow {index} needs, has {links[name]} bytes/s; it must be above 0"
-                )
-        for what, others in (("after", flow.after), ("until", () if flow.until is None else (flow.until,))):
-            for other in others:
-                if not 0 <= other < len(flows):
-                    raise ValueError(f"{what} of flow {index} is {other}; flows have indices 0 to {len(flows) - 1}")
+                raise ValueError(f"link {name!r}, which flow {index} needs, has {links[name]} bytes/s; use more than 0")
+        for other in (*flow.after, *(() if flow.until is None else (flow.until,))):
+            if not 0 <= other < len(flows):
+                raise ValueError(f"flow {index} waits for flow {other}; there are flows 0 to {len(flows) - 1}")
