@@ -37,7 +37,6 @@ Pure but for `preset`, which reads a file of this package.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -49,7 +48,12 @@ import msgspec
 from byteps.units import parse_rate
 
 Kind = Literal["gpu", "switch", "cpu", "nic", "fabric"]
-_PRESETS = Path(__file__).with_name("machines")
+PRESETS = ("dgx-1v", "dgx-a100", "dgx-h100", "multi-nic", "nvlink", "pcie-only")
+_ENDS = {
+    "pcie": ({"gpu", "nic", "switch"}, {"switch", "cpu"}),
+    "socket": ({"cpu"}, {"cpu"}),
+    "nvlink": ({"gpu"}, {"fabric"}),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,19 +90,23 @@ class Topology:
             if count > 1 or not name or "->" in name:
                 raise ValueError(f"node name {name!r} is used {count} times; names are unique, not empty, without '->'")
         for link in self.links:
-            for end in (link.a, link.b):
-                if end not in kinds:
-                    raise ValueError(f"{end!r} is linked to, but is no node; there are {', '.join(kinds)}")
+            a, b = kinds.get(link.a, "no node"), kinds.get(link.b, "no node")
+            if a not in _ENDS[link.kind][0] or b not in _ENDS[link.kind][1]:
+                a_kinds, b_kinds = (" or ".join(sorted(allowed)) for allowed in _ENDS[link.kind])
+                raise ValueError(
+                    f"{link.kind} link from {link.a!r} ({a}) to {link.b!r} ({b}); expected {a_kinds} to {b_kinds}"
+                )
         if not 0 < self.peer_efficiency <= 1:
             raise ValueError(f"peer_efficiency is {self.peer_efficiency}; it must be above 0 and at most 1")
         if not self.cpus:
             raise ValueError("there is no CPU; a machine has at least 1")
-        parents = Counter(link.a for link in self.links if link.kind == "pcie")
+        uses = Counter((link.a, link.kind) for link in self.links)
         for node in self.nodes:
-            if node.kind in ("gpu", "nic", "switch"):
-                above = self._above(node.name) if parents[node.name] == 1 else ()
-                if not above or {kinds[end] for end in above[1:-1]} - {"switch"} or kinds[above[-1]] != "cpu":
-                    raise ValueError(f"{node.name!r} must hang under one switch or CPU, and each switch likewise")
+            tied = node.kind not in ("gpu", "nic", "switch") or uses[node.name, "pcie"] == 1
+            if not tied or kinds[self._above(node.name)[-1]] == "switch" or uses[node.name, "nvlink"] > 1:
+                raise ValueError(
+                    f"{node.name!r} must hang under one switch or CPU, in one fabric at most, in no circle"
+                )
         for cpu in self.cpus[1:]:
             self._over_sockets(self.cpus[0], cpu)
 
@@ -198,13 +206,17 @@ class Topology:
         raise ValueError(f"no way from {a!r} to {b!r}: CPUs must be joined by socket links")
 
 
+class _Rate(float):
+    """Bytes per second; in the file, text such as "25Gbit", or "" for unknown."""
+
+
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    rate: str = ""
+    rate: _Rate = _Rate()
 
 
 class _Cpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     names: list[str]
-    memory: str = ""
+    memory: _Rate = _Rate()
 
 
 class _Socket(_Table, frozen=True, kw_only=True):
@@ -217,7 +229,7 @@ class _Device(_Table, frozen=True, kw_only=True):
 
 
 class _Nic(_Device, frozen=True, kw_only=True):
-    network: str = ""
+    network: _Rate = _Rate()
 
 
 class _Fabric(_Table, frozen=True, kw_only=True):
@@ -236,56 +248,53 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fabric: list[_Fabric] = []
 
     def topology(self, name: str) -> Topology:
-        def rate(table: str, text: str) -> float:
-            try:
-                return parse_rate(text) if text else 0.0
-            except ValueError as error:
-                raise ValueError(f"{table}: {error}") from None
-
-        nodes = [Node(name=n, kind="cpu", bytes_per_s=rate("cpu.memory", t.memory)) for t in self.cpu for n in t.names]
-        links = [
-            Link(a=a, b=b, kind="socket", bytes_per_s=rate("socket.rate", t.rate))
-            for t in self.socket
-            for a, b in (t.between,)
-        ]
-        devices: list[tuple[Kind, Sequence[_Device]]] = [("switch", self.switch), ("gpu", self.gpu), ("nic", self.nic)]
-        for kind, tables in devices:
-            for t in tables:
-                network = rate("nic.network", t.network) if isinstance(t, _Nic) else 0.0
-                nodes += [Node(name=n, kind=kind, bytes_per_s=network) for n in t.names]
-                links += [Link(a=n, b=t.under, kind="pcie", bytes_per_s=rate(f"{kind}.rate", t.rate)) for n in t.names]
+        nodes = [Node(name=cpu, kind="cpu", bytes_per_s=table.memory) for table in self.cpu for cpu in table.names]
+        nodes += [Node(name=switch, kind="switch") for table in self.switch for switch in table.names]
+        nodes += [Node(name=gpu, kind="gpu") for table in self.gpu for gpu in table.names]
+        nodes += [Node(name=nic, kind="nic", bytes_per_s=table.network) for table in self.nic for nic in table.names]
+        nodes += [Node(name=table.name, kind="fabric") for table in self.fabric]
+        links = [Link(a=t.between[0], b=t.between[1], kind="socket", bytes_per_s=t.rate) for t in self.socket]
+        for t in (*self.switch, *self.gpu, *self.nic):
+            links += [Link(a=lower, b=t.under, kind="pcie", bytes_per_s=t.rate) for lower in t.names]
         for f in self.fabric:
-            nodes.append(Node(name=f.name, kind="fabric"))
-            links += [Link(a=gpu, b=f.name, kind="nvlink", bytes_per_s=rate("fabric.rate", f.rate)) for gpu in f.gpus]
-        topology = Topology(
+            links += [Link(a=gpu, b=f.name, kind="nvlink", bytes_per_s=f.rate) for gpu in f.gpus]
+        return Topology(
             name=name, nodes=tuple(nodes), links=tuple(links), source=self.source, peer_efficiency=self.peer_efficiency
         )
-        return warned(topology)
-
-
-def warned(topology: Topology) -> Topology:
-    """The same with a warning that names the rates that are unknown, if any are."""
-    unknown = [name for name, rate in topology.capacities.items() if rate == math.inf]
-    if not unknown:
-        return topology
-    text = f"rates unknown, taken as not limiting: {', '.join(unknown)}"
-    return replace(topology, warnings=(*topology.warnings, text))
 
 
 def parse_machine(text: str, source: str) -> Topology:
     """The machine that a TOML text describes; `source` names the text in errors, which also name the key."""
     try:
-        return msgspec.toml.decode(text, type=_File).topology(Path(source).stem)
-    except (ValueError, msgspec.DecodeError) as error:
+        file = msgspec.toml.decode(text, type=_File, dec_hook=lambda kind, rate: kind(parse_rate(rate) if rate else 0))
+        return warned(file.topology(Path(source).stem))
+    except msgspec.DecodeError as error:
+        validated = isinstance(error, msgspec.ValidationError)
+        hint = "" if validated else "; expected TOML, NCCL's XML or what `nvidia-smi topo -m` prints"
+        raise ValueError(f"{source}: {error}{hint}") from error
+    except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
 
 
-def presets() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
+def warned(topology: Topology) -> Topology:
+    """The same with a warning that names the rates that are unknown, if any are."""
+    unknown: dict[str, list[str]] = {}
+    for link in topology.links:
+        if not link.bytes_per_s:
+            unknown.setdefault(f"{link.kind} links", []).append(f"{link.a} to {link.b}")
+    for node in topology.nodes:
+        if not node.bytes_per_s and node.kind in ("cpu", "nic"):
+            unknown.setdefault("memory" if node.kind == "cpu" else "network", []).append(node.name)
+    if not unknown:
+        return topology
+    shown = (f"{kind} ({', '.join(n[:2])}{', ...' if len(n) > 2 else ''})" for kind, n in unknown.items())
+    text = f"rates not known and taken as never limiting: {', '.join(shown)}"
+    return replace(topology, warnings=(*topology.warnings, text))
 
 
 def preset(name: str) -> Topology:
     """A machine that comes with this package."""
-    if name not in presets():
-        raise ValueError(f"{name!r} is no preset; there are {', '.join(presets())}")
-    return parse_machine((_PRESETS / f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")
+    if name not in PRESETS:
+        raise ValueError(f"{name!r} is no preset; there are {', '.join(PRESETS)}")
+    path = Path(__file__).with_name("machines") / f"{name}.toml"
+    return parse_machine(path.read_text(encoding="utf-8"), path.name)
