@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from byteps.theory import TCP_PAYLOAD_FRACTION
 from experiments import lines
 from experiments.record import Case, Record
 from experiments.statistics import launch_seconds
@@ -34,16 +35,25 @@ class Comparison:
         return all(self.stands_since < one.started_at for one in self.launches.values())
 
     @property
+    def launch_seconds(self) -> list[float]:
+        return [launch_seconds(one.seconds) for one in self.launches.values()]
+
+    @property
     def emulated_seconds(self) -> float:
-        return median(launch_seconds(one.seconds) for one in self.launches.values())
+        return median(self.launch_seconds)
+
+    @property
+    def errors(self) -> list[float]:
+        """Of the simulated speed, launch by launch."""
+        return [seconds / self.simulated_seconds - 1 for seconds in self.launch_seconds]
 
     @property
     def error(self) -> float:
-        """Of the speed, as everywhere."""
         return self.emulated_seconds / self.simulated_seconds - 1
 
-    def error_of_launches(self) -> list[float]:
-        return [launch_seconds(one.seconds) / self.simulated_seconds - 1 for one in self.launches.values()]
+    def goodput(self, seconds: float) -> float:
+        """As a fraction of the NIC's."""
+        return self.case.nbytes / seconds / (self.case.nic_bytes_per_s * TCP_PAYLOAD_FRACTION)
 
 
 def compare(emulated: Sequence[Record], simulated: Sequence[Record]) -> list[Comparison]:

@@ -4,11 +4,13 @@ A colour means a contender, a mark means a provenance, and points of different p
 
     theory     a line without points
     paper      a cross in the contender's colour, cited in the caption
+    simulated  an open diamond, joined by a thin broken line
     emulated   a filled mark, joined by a thin line; hollow for a launch that was CPU-bound
     measured   a filled mark
 
 A point is the median over launches, its bar their range from least to largest; a single launch has no bar and says n=1.
-A point without any usable launch is a gap with its reason; a contender that was not run is named with the remedy.
+A point without any usable launch is a gap with its reason; a contender that was not run is named with the remedy, and
+so is an experiment that was not simulated: of those figures the paper's points are drawn in any case.
 """
 
 from collections.abc import Callable
@@ -16,11 +18,15 @@ from pathlib import Path
 
 from experiments.analysis import Loaded, load
 from experiments.figures.fig3 import fig3_cluster
-from experiments.figures.fig4 import fig4_vgg16
+from experiments.figures.fig4 import fig4_simulated, fig4_vgg16
 from experiments.figures.fig9b import fig9b_adder
-from experiments.figures.fig12 import fig12_goodput
+from experiments.figures.fig12 import fig12_goodput, fig12_simulated
+from experiments.figures.fig13 import fig13_speedup
+from experiments.figures.fig14 import fig14_topology
 from experiments.figures.fig15_16 import fig15_16_models
 from experiments.figures.gain import gain_steps
+from experiments.figures.predicted import fig12_predicted
+from experiments.figures.scale import scale_models
 from experiments.figures.sizes import sizes_counts, sizes_time
 from experiments.figures.slow_nics import slow_nics
 
@@ -37,19 +43,29 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
 }
 WITHOUT_RECORDS = ("fig12", "fig9b")  # drawn in any case: the paper's points and theory are there
 
+SIMULATED: dict[str, tuple[Draw, ...]] = {
+    "fig12": (fig12_simulated, fig12_predicted),
+    "fig4": (fig4_simulated,),
+    "fig13": (fig13_speedup,),
+    "fig14": (fig14_topology,),
+    "scale": (scale_models,),
+}
+"""Figures of simulated records, beside the paper's points and emulated records where there are any."""
+
 COMPUTED: tuple[Callable[[Path], list[Path]], ...] = (fig3_cluster,)
 """Figures that no records belong to."""
 
 
 def draw(loaded: Loaded, folder: Path) -> list[Path]:
     """The figures of one experiment."""
-    if not loaded.records and loaded.experiment not in WITHOUT_RECORDS:
-        return []
-    return [path for one in FIGURES.get(loaded.experiment, ()) for path in one(loaded, folder)]
+    wanted = SIMULATED.get(loaded.experiment, ())
+    if loaded.records or loaded.experiment in WITHOUT_RECORDS:
+        wanted = (*FIGURES.get(loaded.experiment, ()), *wanted)
+    return [path for one in wanted for path in one(loaded, folder)]
 
 
 def draw_all(results: Path) -> list[Path]:
     """Every figure that there are records for, or that needs none, into results/figures."""
     folder = results / "figures"
-    drawn = [path for name in FIGURES for path in draw(load(results, name), folder)]
+    drawn = [path for name in {**FIGURES, **SIMULATED} for path in draw(load(results, name), folder)]
     return drawn + [path for one in COMPUTED for path in one(folder)]

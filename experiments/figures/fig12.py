@@ -9,7 +9,7 @@ from byteps.units import format_nbytes, format_rate
 from experiments import paper
 from experiments.analysis import Loaded, attempted, frame
 from experiments.figures.against_k import ANY_K, finish_axis, lines_against_k, looks
-from experiments.figures.series import gaps_text
+from experiments.figures.series import gaps_text, mark_gaps
 from experiments.figures.sheet import (
     Sheet,
     absent_entries,
@@ -19,6 +19,7 @@ from experiments.figures.sheet import (
     source_text,
     theory_line,
 )
+from experiments.figures.simulated import beside_the_paper, of_experiment, simulated_text
 from experiments.lines import Line
 
 WANTED_NBYTES = 2**26  # the claims' size; a contender that did not run it is shown at its nearest one
@@ -85,3 +86,26 @@ def fig12_goodput(loaded: Loaded, folder: Path) -> list[Path]:
             f"Crosses: {published.citation}, read from the published figure.",
         ]
         return page.save(folder, "fig12_goodput", caption)
+
+
+def fig12_simulated(loaded: Loaded, folder: Path) -> list[Path]:
+    """The same on the paper's cluster: simulated beside the paper and the optimum."""
+    published = paper.fig12()
+    points = of_experiment(loaded)
+    with sheet("Figure 12 simulated: goodput of 8 one-GPU machines") as page:
+        (axes,) = page.panels
+        gbps, ks = published.nic_goodput_gbps, published.k
+        optimum = "Optimum; at any k: the ring's bound"
+        theory_line(page, axes, optimum, ks, [theory.goodput(published.n, k, gbps) for k in ks])
+        theory_line(page, axes, optimum, [ANY_K - 0.5, ANY_K + 0.5], [theory.goodput(published.n, 0, gbps)] * 2)
+        gaps = beside_the_paper(page, axes, points, lambda one: ANY_K if one.where == "any k" else float(one.wanted.k))
+        mark_gaps(axes, gaps)
+        axes.set(ylabel="goodput, Gbit/s", ylim=(0, 1.05 * gbps))
+        finish_axis(axes, ks)
+        caption = [
+            "Goodput M/t of one synchronisation. What makes no use of CPU machines stands at 'any k'.",
+            simulated_text(loaded, f"on machines whose NICs carry {gbps:g} Gbit/s.") + " These points were fitted.",
+            gaps_text(gaps),
+            f"Crosses: {published.citation}, read from the published figure.",
+        ]
+        return page.save(folder, "fig12_simulated", caption)

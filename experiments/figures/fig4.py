@@ -4,8 +4,9 @@ from pathlib import Path
 
 from experiments import paper
 from experiments.analysis import Loaded, attempted, frame
+from experiments.errors import Number
 from experiments.figures.against_k import ANY_K, finish_axis, lines_against_k
-from experiments.figures.series import gaps_text
+from experiments.figures.series import gaps_text, mark_gaps
 from experiments.figures.sheet import (
     PAPER_MARK,
     PAPER_SECOND_MARK,
@@ -18,6 +19,7 @@ from experiments.figures.sheet import (
     sheet,
     source_text,
 )
+from experiments.figures.simulated import beside_the_paper, of_experiment, simulated_text
 
 
 def fig4_vgg16(loaded: Loaded, folder: Path) -> list[Path]:
@@ -60,3 +62,30 @@ def _paper_marks(page: Sheet, published: paper.Figure4) -> None:
         ("PS + ByteScheduler", "mxnet-sync", published.k, published.ps_bytescheduler, PAPER_SECOND_MARK),
     ):
         paper_points(page, axes, what, contender, ks, [value / published.linear for value in values], mark=mark)
+
+
+def fig4_simulated(loaded: Loaded, folder: Path) -> list[Path]:
+    """The same on the paper's cluster: simulated beside the paper."""
+    published = paper.fig4()
+    points = of_experiment(loaded)
+    with sheet("Figure 4 simulated: training VGG-16 on 4 machines of 8 GPUs") as page:
+        (axes,) = page.panels
+        linear_scaling(page, axes)
+        gaps = beside_the_paper(page, axes, points, _place, second=lambda one: one.wanted.strategy == "scheduled")
+        mark_gaps(axes, gaps)
+        axes.set(ylabel="images/s over linear scaling", ylim=(0, 1.08))
+        finish_axis(axes, published.k)
+        caption = [
+            "Images per second over what the GPUs would do if they never waited. What makes no use of CPU machines "
+            "stands at 'any k'.",
+            simulated_text(loaded, "on machines with NVLink whose NICs carry 90 Gbit/s."),
+            gaps_text(gaps),
+            f"Crosses: {published.citation}, read from the published figure; plus signs and half-filled diamonds: with "
+            "ByteScheduler.",
+        ]
+        return page.save(folder, "fig4_simulated", caption)
+
+
+def _place(number: Number) -> float:
+    scheduled = number.wanted.strategy == "scheduled"
+    return float(number.wanted.k) if number.wanted.contender != "horovod" else ANY_K + (0.2 if scheduled else -0.2)
