@@ -151,7 +151,10 @@ class Membership:
         _number([[worker] for worker in self.workers], "worker")
         _number(list(self._server_machines().values()), "server")
         servers = [members[0] for members in self._server_machines().values()]
-        self.shares = self.planned or _shares(list(map(_rate, self.workers)), list(map(_rate, servers)))
+        if self.settings.placement == "hash":  # owns slots of [0, D) whatever the NICs are
+            self.shares = paper_shares(len(self.workers), len(servers))
+        else:
+            self.shares = self.planned or _shares(list(map(_rate, self.workers)), list(map(_rate, servers)))
 
     def has_share(self, worker: Member) -> bool:
         """Whether this worker's machine runs a summation service."""

@@ -96,6 +96,17 @@ def test_unequal_nics_are_planned_for():
     assert shares[5] > 1.5 * shares[4]
 
 
+def test_the_paper_s_hash_needs_every_service_that_it_may_name_whatever_the_nics():
+    job = Job(workers=4, servers=2, placement="hash")
+    rates = [1e9, 4e9, 4e9, 4e9]  # the programme would give the first none
+    for number in range(2):
+        job.register(10 + number, "server", number, nic_bytes_per_s=4e9)
+    steps = [
+        step for rank, rate in enumerate(rates) for step in job.register(rank, "worker", rank, nic_bytes_per_s=rate)
+    ]
+    assert set(sent(steps, StartServices)) == {0, 1, 2, 3}
+
+
 def test_a_plans_shares_are_followed_whatever_the_nics():
     planned = Shares(gpu=(0.0, 0.75), cpu=(0.0, 0.25), notice="shares are those planned for my.toml")
     job = Job(workers=2, servers=2, planned=planned, partition=64)
