@@ -13,13 +13,9 @@ from typing import Final
 
 from byteps import wire
 from byteps.net import Connection, ConnectionLost
-from byteps.pipeline import Pipeline, Task
+from byteps.pipeline import MAX_CREDIT_NBYTES, Pipeline, Task, default_credit_bytes
 from byteps.wire import HEADER, HEADER_NBYTES, Kind, ProtocolError
 
-# In flight per worker: enough partitions for pushes and pulls to overlap, few enough that nothing queues up.
-_CREDIT_PARTITIONS: Final = 28
-_MIN_CREDIT_NBYTES: Final = 28 << 16
-_MAX_CREDIT_NBYTES: Final = 32 << 20
 # From this size on a reader that copied partitions out could not receive meanwhile: the Flusher makes the connection
 # full duplex.  Below it, and where shares differ, the order is kept down to the NIC.  The kernel shares the NIC equally
 # among the sockets that have data, so a service with twice the share of another would fall behind and the credit fill
@@ -67,7 +63,7 @@ class CommunicationService:
         self._violated = violated
         self._fixed_credit = credit_bytes > 0
         self._lock = threading.Lock()  # guards _pipeline, _active and the progress of transfers
-        self._pipeline = Pipeline(credit_bytes or _MAX_CREDIT_NBYTES)
+        self._pipeline = Pipeline(credit_bytes or MAX_CREDIT_NBYTES)
         self._active: dict[int, Transfer] = {}  # by tensor number
         self._closed = False
         self._connections: dict[int, Connection] = {}
@@ -87,8 +83,7 @@ class CommunicationService:
     def tune(self, cut_nbytes: int) -> None:
         """Fit the credit, and what a socket may hold back, to the size of the partitions."""
         if not self._fixed_credit:
-            credit = min(max(_CREDIT_PARTITIONS * cut_nbytes, _MIN_CREDIT_NBYTES), _MAX_CREDIT_NBYTES)
-            self._pipeline.credit_bytes = max(credit, cut_nbytes)
+            self._pipeline.credit_bytes = default_credit_bytes(cut_nbytes)
         self._ordered = cut_nbytes < _LARGE_NBYTES and len(self._shares) > 1 and len(self._priorities) <= 1
         if self._ordered:
             for connection in self._connections.values():

@@ -6,17 +6,28 @@ workers fill the same slots at the same time.  One small total is in flight per 
 after the first few partitions, which is what t_opt assumes.  Windows per service are not used (right only in the fluid
 limit). Partitions of at most SMALL_NBYTES travel together: while a batch of them is under way to a service, the next
 ones gather, until its answer is in, a batch is full, or somebody waits for a result. Pure: tasks in, frames out; the
-caller does the I/O and the locking.  The simulator replays the same class.
+caller does the I/O and the locking.  `lowering` gives the simulator the same order and credit.
 """
 
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from byteps.wire import BATCH_NBYTES, MAX_BATCH_COUNT, SMALL_NBYTES, TensorEntry, make_key
 
 # Calls of `relax` without an answer that are worth one more credit.
 RELAX_OVERDRAFT_EVERY = 5
+# In flight per worker: enough partitions for pushes and pulls to overlap, few enough that nothing queues up.
+_CREDIT_PARTITIONS: Final = 28
+_MIN_CREDIT_NBYTES: Final = 28 << 16
+MAX_CREDIT_NBYTES: Final = 32 << 20
+
+
+def default_credit_bytes(cut_nbytes: int) -> int:
+    """What may be in flight of partitions of this size, unless the user says otherwise."""
+    credit = min(max(_CREDIT_PARTITIONS * cut_nbytes, _MIN_CREDIT_NBYTES), MAX_CREDIT_NBYTES)
+    return max(credit, cut_nbytes)
 
 
 @dataclass(eq=False, slots=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byteps.pipeline import RELAX_OVERDRAFT_EVERY, Frame, Pipeline, Task
+from byteps.pipeline import RELAX_OVERDRAFT_EVERY, Frame, Pipeline, Task, default_credit_bytes
 from byteps.wire import BATCH_NBYTES, MAX_BATCH_COUNT, SMALL_NBYTES, Op, TensorEntry, TensorSpec, make_key
 
 CUT = 100_000
@@ -85,6 +85,14 @@ def test_no_more_than_the_credit_and_one_partition_is_in_flight(shapes, credit, 
         answer(pipeline, [done])
     assert sorted(seen) == sorted((t.entry.number, part) for t in tasks for part in range(len(t.entry.owners)))
     assert not pipeline.ready
+
+
+@pytest.mark.parametrize(
+    "cut, credit",
+    [(1, 28 << 16), (64 << 10, 28 << 16), (1 << 20, 28 << 20), (4_096_000, 32 << 20), (40 << 20, 40 << 20)],
+)
+def test_the_credit_is_28_partitions_within_bounds_and_at_least_one(cut, credit):
+    assert default_credit_bytes(cut) == credit
 
 
 def test_something_is_in_flight_even_if_a_partition_exceeds_the_credit():
