@@ -1,4 +1,4 @@
-"""The command line: `byteps launch`, `byteps bench`."""
+"""The command line: `byteps launch`, `byteps bench`, `byteps topo`."""
 
 import os
 import sys
@@ -80,6 +80,23 @@ def bench(
     from byteps import bench as benchmark  # numpy, which `launch` does without
 
     raise typer.Exit(benchmark.run(settings, **sizes, factor=factor, iterations=iterations))
+
+
+@app.command()
+def topo(
+    file: Annotated[str, typer.Option(help="TOML, NCCL's XML, what `nvidia-smi topo -m` prints, or a preset.")] = "",
+    toml: Annotated[bool, typer.Option("--toml", help="Write it as TOML, to fill in what is unknown.")] = False,
+) -> None:
+    """Show the inside of this machine, or of a described one: CPUs, PCIe switches, GPUs, NICs, NVLinks, their rates."""
+    from byteps.detect import detect
+    from byteps.topo import as_text, as_toml
+    from byteps.topology import load_topology
+
+    try:
+        topology = load_topology(file) if file else detect()
+    except ValueError as error:
+        raise BytePSError(str(error)) from None
+    typer.echo(as_toml(topology).rstrip() if toml else as_text(topology))
 
 
 def main() -> None:

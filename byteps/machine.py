@@ -4,33 +4,17 @@ PCIe is a tree under each CPU, so the way between two nodes is up, over, and dow
 GPUs of one fabric reach each other over it.  Each has one link to the fabric's node with the sum of its own NVLinks'
 rates: exact for NVSwitch, optimistic for a mesh, where a pair has only some of those links.
 
-A rate of 0.0 is unknown: it is taken as not limiting (infinite in `capacities`), and `warnings` names it.  As TOML:
+A rate of 0.0 is unknown: it is taken as not limiting (infinite in `capacities`), and `warnings` names it.  As TOML, in
+short form (docs/machines.md has the long one); rates of links are each way, a fabric's is the sum of a GPU's NVLinks:
 
-    source = "data sheet"          # where the rates are from
-    peer_efficiency = 0.76         # optional: of copies between GPUs that cross PCIe switches
-    [[cpu]]                        # memory: reads and writes together
-    names = ["CPU0", "CPU1"]
-    memory = "1024Gbit"
-    [[socket]]                     # rates of links are each way
-    between = ["CPU0", "CPU1"]
-    rate = "300Gbit"
-    [[switch]]                     # rate: of the link to what it is under, a CPU or another switch
-    names = ["P0"]
-    under = "CPU0"
-    rate = "105Gbit"
-    [[gpu]]
-    names = ["GPU0", "GPU1"]
-    under = "P0"
-    rate = "105Gbit"
-    [[nic]]                        # network: what it sends, and as much receives
-    names = ["NIC0"]
-    under = "P0"
-    rate = "105Gbit"
-    network = "90Gbit"
-    [[fabric]]                     # rate: of each GPU, the sum of its NVLinks
-    name = "NVLink0"
-    gpus = ["GPU0", "GPU1"]
-    rate = "1200Gbit"
+    source = "data sheet"
+    peer_efficiency = 0.76  # optional: of copies between GPUs across PCIe switches
+    cpu = [{names = ["CPU0", "CPU1"], memory = "1024Gbit"}]  # reads and writes together
+    socket = [{between = ["CPU0", "CPU1"], rate = "300Gbit"}]
+    switch = [{names = ["P0"], under = "CPU0", rate = "105Gbit"}]  # rate: of the link to what it is under
+    gpu = [{names = ["GPU0", "GPU1"], under = "P0", rate = "105Gbit"}]
+    nic = [{names = ["NIC0"], under = "P0", rate = "105Gbit", network = "90Gbit"}]
+    fabric = [{name = "NVLink0", gpus = ["GPU0", "GPU1"], rate = "1200Gbit"}]
 
 Pure but for `preset`, which reads a file of this package.
 """
@@ -252,7 +236,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         nodes += [Node(name=switch, kind="switch") for table in self.switch for switch in table.names]
         nodes += [Node(name=gpu, kind="gpu") for table in self.gpu for gpu in table.names]
         nodes += [Node(name=nic, kind="nic", bytes_per_s=table.network) for table in self.nic for nic in table.names]
-        nodes += [Node(name=table.name, kind="fabric") for table in self.fabric]
+        nodes += [Node(name=name, kind="fabric") for name in dict.fromkeys(table.name for table in self.fabric)]
         links = [Link(a=t.between[0], b=t.between[1], kind="socket", bytes_per_s=t.rate) for t in self.socket]
         for t in (*self.switch, *self.gpu, *self.nic):
             links += [Link(a=lower, b=t.under, kind="pcie", bytes_per_s=t.rate) for lower in t.names]

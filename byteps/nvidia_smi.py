@@ -10,7 +10,6 @@ Pure: no I/O, no clock, no randomness.
 """
 
 import re
-from collections.abc import Sequence
 from itertools import combinations, count
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def looks_like_matrix(text: str) -> bool:
 def parse_matrix(text: str, source: str) -> Topology:
     """The machine of the matrix in a text; `source` names the text in errors, which also name the line."""
     try:
-        names, relations, nodes = _read(_ANSI.sub("", text).splitlines())
+        names, relations, nodes = read_matrix(text)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
     gpus = [name for name in names if name.startswith("GPU")]
@@ -69,8 +68,9 @@ def parse_matrix(text: str, source: str) -> Topology:
     return assemble(name=Path(source).stem, source=source, devices=devices, nvlinked=nvlinked, warnings=warnings)
 
 
-def _read(lines: Sequence[str]) -> tuple[list[str], _Matrix, dict[str, str]]:
+def read_matrix(text: str) -> tuple[list[str], _Matrix, dict[str, str]]:
     """The devices, how each two are connected, and of each GPU its NUMA node, or else the list of its CPUs, or ""."""
+    lines = _ANSI.sub("", text).splitlines()
     header = next((index for index, line in enumerate(lines) if _is_header(line)), None)
     if header is None:
         raise ValueError(

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -128,6 +129,15 @@ def test_a_file_describes_nested_switches_fabrics_and_gpus_right_at_a_cpu():
     assert topology.route("CPU0", "P1") == ("CPU0->P0", "P0->P1")
     assert topology.capacities["GPU1->NVLink0"] == topology.capacities["NVLink0->GPU1"] == 150e9
     assert (topology.name, topology.source, topology.warnings) == ("mine", "data sheet", ())
+
+
+def test_the_documented_files_are_read_as_the_same():
+    short = "\n".join(line for line in byteps.machine.__doc__.splitlines() if line.startswith("    "))
+    documented = (Path(__file__).parents[2] / "docs" / "machines.md").read_text(encoding="utf-8")
+    (long,) = re.findall(r"```toml\n(.*?)```", documented, re.DOTALL)
+    topology = parse_machine(short, "mine.toml")
+    assert parse_machine(long, "mine.toml") == replace(topology, source="where the rates are from")
+    assert topology.nic_switches == ("P0",)
 
 
 def test_a_rate_that_is_not_given_never_limits_and_is_named():
