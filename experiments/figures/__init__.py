@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.analysis import Loaded, load
+from experiments.figures.disciplines import disciplines_time
 from experiments.figures.fig3 import fig3_cluster
 from experiments.figures.fig4 import fig4_simulated, fig4_vgg16
 from experiments.figures.fig9b import fig9b_adder
@@ -40,8 +41,9 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
     "slow_nics": (slow_nics,),
     "gain": (gain_steps,),
     "sizes": (sizes_time, sizes_counts),
+    "disciplines": (disciplines_time,),
 }
-WITHOUT_RECORDS = ("fig12", "fig9b")  # drawn in any case: the paper's points and theory are there
+WITHOUT_RECORDS = ("fig12", "fig9b", "disciplines")  # drawn in any case: other points are there
 
 SIMULATED: dict[str, tuple[Draw, ...]] = {
     "fig12": (fig12_simulated, fig12_predicted),

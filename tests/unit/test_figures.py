@@ -34,6 +34,13 @@ def records_of(experiment, blocks):
             for block in range(blocks)
             for cores in ("1", "all")
         ]
+    if experiment == "disciplines":
+        return [
+            made("byteps", 1.0, k=k, block=block, experiment="disciplines", settings={"credit": credit})
+            for block in range(blocks)
+            for k in (0, 2, 8)
+            for credit in ("auto", "4MiB")
+        ]
     if experiment == "fig4":
         return replays("fig4", ["vgg16@fig4"], blocks)
     if experiment == "slow_nics":
@@ -55,7 +62,8 @@ def test_every_figure_is_drawn_from_any_records(experiment, what, tmp_path, monk
     if what != "whole":  # to lay out and to write takes most of the time
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, path, **__: path.write_bytes(bytes(2000)))
     records = records_of(experiment, 1 if what == "single" else 2) if what in ("whole", "single") else []
-    case = {"experiment": experiment, "workload": "gpt2" if experiment not in ("fig12", "fig9b", "sizes") else "tensor"}
+    bare = ("fig12", "fig9b", "sizes", "disciplines")
+    case = {"experiment": experiment, "workload": "tensor" if experiment in bare else "gpt2"}
     if what in ("whole", "failed"):
         records = [*records, failed("horovod", **case), failed("byteps", k=2, **case)]
     if what != "none":
@@ -78,7 +86,7 @@ def test_a_figure_is_the_same_for_the_same_records(tmp_path):
 def test_only_what_has_records_or_numbers_of_the_paper_is_drawn_by_all(tmp_path):
     names = {path.stem for path in figures.draw_all(tmp_path)}
     simulated = {"fig4_simulated", "fig12_simulated", "fig13_speedup", "fig14_topology", "scale_models"}
-    assert names == {"fig12_goodput", "fig9b_adder", "fig3_cluster", *simulated}
+    assert names == {"fig12_goodput", "fig9b_adder", "disciplines_time", "fig3_cluster", *simulated}
 
 
 def drawn(rows, **changes):
