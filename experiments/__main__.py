@@ -2,6 +2,7 @@
 
 python -m experiments list
 python -m experiments run fig12 --tier reproduce     does what is missing; a second call resumes
+python -m experiments run fig13 --on sim             simulated, on the paper's cluster
 python -m experiments figures                        from records alone, into results/figures/
 python -m experiments report                         results/REPORT.md, and the claims table on the screen
 python -m experiments record-trace train.py:build --output mine.toml      your own training as a workload to replay
@@ -17,6 +18,12 @@ import typer
 from experiments.spec import TIERS, SpecError, Tier
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+OnOption = Annotated[
+    str,
+    typer.Option(
+        "--on", help="lab, sim or theory (see experiments/backends.py); left out: where the experiment belongs"
+    ),
+]
 TierOption = Annotated[str, typer.Option(help=f"how much to run: {', '.join(TIERS)}")]
 ResultsOption = Annotated[Path, typer.Option(help="folder with raw/ and reference/ records")]
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -43,29 +50,37 @@ def list_experiments() -> None:
     """Experiments, their titles, and the number of launches per tier."""
     from experiments import agenda, spec
 
-    for name in agenda.experiments():
-        experiment = agenda.load(name)
-        launches = {tier: len(spec.launches(experiment, agenda.cases_of(experiment, tier))) for tier in experiment.tier}
-        sizes = ", ".join(f"{tier} {count}" for tier, count in launches.items())
-        print(f"{name:9} {experiment.title} ({experiment.provenance}; launches: {sizes})")
+    for names, load in ((agenda.experiments(), agenda.load), (agenda.simulations(), agenda.load_simulation)):
+        for name in names:
+            experiment = load(name)
+            launches = {
+                tier: len(spec.launches(experiment, agenda.cases_of(experiment, tier))) for tier in experiment.tier
+            }
+            sizes = ", ".join(f"{tier} {count}" for tier, count in launches.items())
+            print(f"{name:9} {experiment.title} ({experiment.provenance}; launches: {sizes})")
 
 
-def _run(names: list[str], tier: Tier, results: Path) -> int:
+def _run(names: list[str], tier: Tier, results: Path, on: str = "") -> int:
     """Run what is missing; how many launches are left without a usable record."""
-    from experiments import agenda, run
+    from experiments import agenda, backends, run
     from scripts.netns import LabError
 
     signal.signal(signal.SIGTERM, _terminate)
+    raw = results / "raw"
     try:
-        wanted = (
-            [name for name in agenda.experiments() if tier in agenda.load(name).tier] if names == ["all"] else names
-        )
-        raw = results / "raw"
-        expected = [run.missing_seconds(name, tier, raw=raw) for name in wanted]
-        return sum(
-            run.run(name, tier, raw=raw, later_seconds=sum(expected[number:]))
-            for number, name in enumerate(wanted, start=1)
-        )
+        chosen = backends.parse(on)
+        if names == ["all"]:
+            names = agenda.of_tier(tier) if chosen in (None, "lab") else agenda.simulations_of_tier(tier)
+        places = {name: chosen or backends.belongs_to(name) for name in names}
+        unfit = 0
+        for name, place in places.items():
+            if place != "lab":
+                unfit += backends.compute(name, tier, place, raw=raw)
+        here = [name for name, place in places.items() if place == "lab"]
+        expected = [run.missing_seconds(name, tier, raw=raw) for name in here]
+        for number, name in enumerate(here, start=1):
+            unfit += run.run(name, tier, raw=raw, later_seconds=sum(expected[number:]))
+        return unfit
     except (agenda.RunError, SpecError, LabError) as error:
         _fail(error)
     except KeyboardInterrupt:
@@ -88,10 +103,11 @@ def _end(unfit: int) -> None:
 def run_experiments(
     names: Annotated[list[str], typer.Argument(help="experiments, `all`, or .toml files of your own")],
     tier: TierOption = "reproduce",
+    on: OnOption = "",
     results: ResultsOption = RESULTS,
 ) -> None:
     """Run what is missing; exit code 1 if a launch failed or was not faithful."""
-    _end(_run(names, _tier(tier), results))
+    _end(_run(names, _tier(tier), results, on))
 
 
 @app.command("tune")
@@ -115,10 +131,12 @@ def tune_contenders(results: ResultsOption = RESULTS) -> None:
 
 @app.command("reproduce")
 def reproduce(tier: TierOption = "reproduce", results: ResultsOption = RESULTS) -> None:
-    """Run all experiments and benchmarks that are missing, draw the figures, write the report."""
+    """Simulate what can be, so that it is predicted; run all experiments and benchmarks that are missing; draw the
+    figures, write the report."""
     from experiments import bench
 
-    unfit = _run(["all"], _tier(tier), results)
+    unfit = _run(["all"], "reproduce" if tier == "paper" else _tier(tier), results, on="sim")
+    unfit += _run(["all"], _tier(tier), results)
     try:
         unfit += bench.main(["all"], results / "raw", smoke=tier == "smoke", resume=True)
     except KeyboardInterrupt:

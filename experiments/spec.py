@@ -8,7 +8,8 @@
     name = "byteps"
     settings = { partition = ["auto", "4096000"] }     # every combination of the lists is a line of its own
     knobs = ["default", "tuned"]     # as it comes, or with the best knobs that `python -m experiments tune` found
-    ks = [0, "n"]                    # instead of the tier's; also `nbytes`; `tiers` restricts it to those
+    ks = [0, "n"]                    # instead of the tier's; also `nbytes`, `workloads`, `nic`
+    tiers = ["reproduce"]            # in these only
     [tier.reproduce]
     blocks = 2
     n = [2, 8]                       # GPU machines; one number, or several
@@ -56,8 +57,14 @@ class ContenderChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     settings: dict[str, list[str]] = {}
     ks: list[int | Literal["n"]] = []  # empty: those of the tier, as for the next ones
     nbytes: list[str] = []
+    workloads: list[str] = []
+    nic: str = ""
     tiers: list[Tier] = []
     knobs: list[Literal["default", "tuned"]] = msgspec.field(default_factory=lambda: ["default"])
+
+    def nic_rates(self, size: "TierSize") -> list[float]:
+        """Bytes per second."""
+        return [parse_rate(self.nic)] if self.nic else size.nic_rates
 
     def combinations(self, tuned: Tuned) -> list[dict[str, str]]:
         """Every combination of the settings, with each choice of knobs."""
@@ -112,7 +119,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     name: str
     title: str
-    provenance: Literal["emulated", "measured"]
+    provenance: Literal["emulated", "measured", "simulated"]
     warmups: int
     iterations: int
     contender: list[ContenderChoice]
@@ -135,8 +142,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 )
             if size.nbytes:
                 parse_nbytes_list(size.nbytes, key=f"tier.{name}.nbytes")
-            if self.provenance == "emulated" and (not size.nic_rates or min(size.nic_rates) <= 0):
-                raise ValueError(f'tier.{name}.nic is missing: an emulated cluster needs a NIC rate, e.g. "200Mbit"')
+            if self.provenance != "measured" and (not size.nic_rates or min(size.nic_rates) <= 0):
+                raise ValueError(
+                    f'tier.{name}.nic is missing: an {self.provenance} cluster needs a NIC rate, e.g. "200Mbit"'
+                )
 
     def size(self, tier: Tier) -> TierSize:
         if tier not in self.tier:
@@ -187,7 +196,8 @@ def expand_block(
     size = experiment.size(tier)
     cases: list[Case] = []
     chosen = [choice for choice in experiment.contender if not choice.tiers or tier in choice.tiers]
-    for rate, choice in product(size.nic_rates, _rotated(chosen, block)):
+    offered = [(rate, choice) for choice in _rotated(chosen, block) for rate in choice.nic_rates(size)]
+    for rate, choice in sorted(offered, key=lambda pair: pair[0]):
         if choice.name not in uses_k:
             raise SpecError(
                 f"experiment {experiment.name}: contender {choice.name!r} is not registered; "
@@ -224,13 +234,14 @@ def _loads(
     choice: ContenderChoice, size: TierSize, rate: float, model_size: ModelSize
 ) -> list[tuple[str, float, int, float]]:
     """What one setting of a contender synchronises: workload, scale, bytes, dilation."""
+    workloads = choice.workloads or size.workloads
     if size.nbytes:
         sizes = parse_nbytes_list(choice.nbytes or size.nbytes, key="nbytes")
-        return [(workload, 1.0, nbytes, 1.0) for workload, nbytes in product(size.workloads, sizes)]
+        return [(workload, 1.0, nbytes, 1.0) for workload, nbytes in product(workloads, sizes)]
     real = parse_rate(size.real_nic) if size.real_nic else 0.0
     return [
         (workload, scale, *model_size(workload, scale, rate, real))
-        for scale, workload in product(size.scales, size.workloads)
+        for scale, workload in product(size.scales, workloads)
     ]
 
 

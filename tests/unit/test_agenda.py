@@ -31,8 +31,15 @@ def own(folder: Path, name: str) -> str:
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(agenda.RunError, match=r"no experiment 'fig13'; there are .*fig12, "):
+    with pytest.raises(agenda.RunError, match=r"no experiment 'fig99'; there are .*fig12, "):
+        agenda.load("fig99")
+
+
+def test_what_runs_elsewhere_is_answered_with_where() -> None:
+    with pytest.raises(agenda.RunError, match="fig13 does not run here, it is simulated: use --on sim"):
         agenda.load("fig13")
+    with pytest.raises(agenda.RunError, match=r"sizes is not simulated; simulated are fig12, "):
+        agenda.load_simulation("sizes")
 
 
 def test_a_file_of_ones_own_is_an_experiment(tmp_path: Path) -> None:

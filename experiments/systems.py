@@ -1,0 +1,101 @@
+"""What the systems cost beyond bandwidth: a few constants of each, every one with its source, in `systems.toml`.
+
+    BytePS             share of a NIC's rate that it reaches; cost of a partition, each way; cost of a tensor
+    all-reduce         share of a NIC's rate; negotiation of a tensor for each doubling of the number of ranks, since
+                       MPI's collectives go up and down a tree; Horovod's cycle and fusion buffer; what NCCL takes for
+                       a step from GPU to GPU over the network, NVLink, or PCIe
+    parameter server   its servers' time in n M/(k B) and its workers' in M/B, which do not overlap for a key; cost of a
+                       tensor in each framework
+
+`experiments.fit` finds those that are fitted, and says how well they explain the points they were fitted on.
+Pure but for `load`, which reads the file.
+"""
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from byteps.predict import BytePSCosts, RingCosts, ServerCosts
+
+FILE = Path(__file__).with_name("systems.toml")
+FITTED = "fitted"  # how the source of a constant begins that `experiments.fit` finds
+
+System = Literal["byteps", "all_reduce", "parameter_server"]
+SYSTEMS: tuple[System, ...] = ("byteps", "all_reduce", "parameter_server")
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file."""
+
+
+class Constant(_Table, frozen=True, kw_only=True):
+    """Seconds, bytes, or a fraction, as its name says."""
+
+    value: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.value < math.inf or not self.source:
+            raise ValueError(f"a constant has value = {self.value}, source = {self.source!r}: 0 or more, and a source")
+
+
+class BytePS(_Table, frozen=True, kw_only=True):
+    network_fraction: Constant
+    message_seconds: Constant
+    tensor_seconds: Constant
+    partition_bytes: Constant
+
+    def costs(self) -> BytePSCosts:
+        return BytePSCosts(
+            network_fraction=self.network_fraction.value,
+            message_seconds=self.message_seconds.value,
+            tensor_seconds=self.tensor_seconds.value,
+            partition_bytes=round(self.partition_bytes.value),
+        )
+
+
+class AllReduce(_Table, frozen=True, kw_only=True):
+    network_fraction: Constant
+    negotiation_seconds: Constant
+    cycle_seconds: Constant
+    fusion_bytes: Constant
+    network_step_seconds: Constant
+    nvlink_step_seconds: Constant
+    pcie_step_seconds: Constant
+
+    def costs(self, ranks: int, step_seconds: float) -> RingCosts:
+        return RingCosts(
+            network_fraction=self.network_fraction.value,
+            step_seconds=step_seconds,
+            tensor_seconds=self.negotiation_seconds.value * math.log2(ranks),
+            cycle_seconds=self.cycle_seconds.value,
+            fusion_bytes=round(self.fusion_bytes.value),
+        )
+
+
+class ParameterServer(_Table, frozen=True, kw_only=True):
+    server_fraction: Constant
+    worker_fraction: Constant
+    tensor_seconds: dict[str, Constant]  # by framework
+
+    def costs(self, framework: str) -> ServerCosts:
+        return ServerCosts(
+            server_fraction=self.server_fraction.value,
+            worker_fraction=self.worker_fraction.value,
+            tensor_seconds=self.tensor_seconds[framework].value,
+        )
+
+
+class Systems(_Table, frozen=True, kw_only=True):
+    byteps: BytePS
+    all_reduce: AllReduce
+    parameter_server: ParameterServer
+
+
+def load(path: Path = FILE) -> Systems:
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=Systems)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ValueError(f"{path.name}: {error}") from error
