@@ -1,4 +1,4 @@
-"""The PyTorch API: tensors in, tensors out, with the names that users of BytePS know.
+"""push_pull and what goes with it for PyTorch tensors.
 
 CPU tensors are sent from and received into their own memory.  Tensors on a device are copied to the host and back.
 """
@@ -9,25 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from byteps.api import check_root
-from byteps.session import PendingTensor, current, init, local_rank, local_size, make_spec, rank, shutdown, size
-
-__all__ = [
-    "Handle",
-    "broadcast",
-    "declare",
-    "init",
-    "local_rank",
-    "local_size",
-    "poll",
-    "push_pull",
-    "push_pull_async",
-    "push_pull_async_inplace",
-    "push_pull_inplace",
-    "rank",
-    "shutdown",
-    "size",
-    "synchronize",
-]
+from byteps.session import PendingTensor, current, make_spec, rank
 
 
 @dataclass(slots=True)
