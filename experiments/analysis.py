@@ -22,6 +22,7 @@ run), and the figures and the report say so.  The experiment's own file says whi
 `raw/` only records of the cases count that it asks for now: others are of earlier knobs, scales or trials.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -95,17 +96,25 @@ def _simulated(results: Path, experiment: str, sources: tuple[Source, ...]) -> t
     for source in sources:
         found, skipped = record.read(results / source / SIMULATED.format(experiment))
         bad += skipped
-        if chosen := [one for one in found if one.provenance == "simulated"]:
+        current = current_simulations(experiment) if source == "raw" and found else None
+        if chosen := [one for one in found if current is None or one.case_hash in current]:
             return tuple(sorted(chosen, key=lambda one: one.started_at)), bad
     return (), bad
 
 
 def current_hashes(experiment: str) -> frozenset[str] | None:
     """The cases that the experiment's file asks for now; None without such a file, or if it cannot be expanded."""
-    if experiment not in agenda.experiments():
-        return None
+    return _current(experiment, agenda.load) if experiment in agenda.experiments() else None
+
+
+def current_simulations(experiment: str) -> frozenset[str] | None:
+    """The same for what is simulated of it."""
+    return _current(experiment, agenda.load_simulation) if experiment in agenda.simulations() else None
+
+
+def _current(experiment: str, load_file: Callable[[str], spec.Experiment]) -> frozenset[str] | None:
     try:
-        return frozenset(agenda.current_hashes(agenda.load(experiment)))
+        return frozenset(agenda.current_hashes(load_file(experiment)))
     except spec.SpecError:  # said by whoever runs it; its records are still shown
         return None
 

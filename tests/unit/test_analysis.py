@@ -31,6 +31,7 @@ from experiments.record import NicBytes
 def made_up(monkeypatch):
     """Records count although no experiment asks for their cases."""
     monkeypatch.setattr(analysis, "current_hashes", lambda _: None)
+    monkeypatch.setattr(analysis, "current_simulations", lambda _: None)
 
 
 def test_the_fraction_of_the_optimum_counts_headers():
@@ -191,6 +192,16 @@ def test_simulated_records_are_read_from_beside_the_others_with_all_repetitions_
     (tmp_path / "raw" / "fig12.jsonl").unlink()
     assert analysis.load(tmp_path, "fig12").source == "none"
     assert analysis.load(tmp_path, "fig12").simulated == (old, new)
+
+
+def test_simulated_records_of_cases_that_nobody_asks_for_any_more_are_left_out(tmp_path):
+    (asked, *_) = agenda.cases_of(agenda.load_simulation("fig12"), "reproduce")
+    records = [
+        make_record(case, provenance="simulated", oracle=None) for case in (asked, replace_case(asked, nbytes=1000))
+    ]
+    for one in records:
+        record.append(tmp_path / "raw" / "fig12.sim.jsonl", one)
+    assert analysis.load(tmp_path, "fig12").simulated == (records[0],)
 
 
 def test_a_simulation_needs_no_sum_to_be_verified_but_an_error_undoes_it():
