@@ -23,6 +23,7 @@ from typing import Literal
 
 import msgspec
 
+from experiments.record import Provenance
 from experiments.statistics import Interval, interval_over_blocks
 
 NO_RECORD = "no verified record"
@@ -40,7 +41,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     direction: Literal["at_least", "at_most"]
     threshold: float
     tolerance: float
-    provenance: Literal["paper", "theory", "simulated", "emulated", "measured"]
+    provenance: Provenance
+    against: Provenance | Literal[""] = ""  # what it is compared with, if records of that kind
     rule: Literal["interval", "every"]
     parts: list[str]
     experiments: list[str] = []  # empty: any

@@ -194,9 +194,8 @@ class Simulation:
     def of(cls, records: Iterable[Record]) -> "Simulation":
         found: dict[Wanted, dict[str, Record]] = defaultdict(dict)
         for one in record.latest(one for one in records if one.provenance == "simulated"):
-            case = one.case
-            if "machine" in case.settings and one.verified:
-                found[wanted_of(case)][case.settings.get("local", "")] = one
+            if one.verified:
+                found[wanted_of(one.case)][one.case.settings.get("local", "")] = one
         return cls(found=found)
 
     def get(self, wanted: Wanted, ways: Sequence[str] = THE_PAPERS_WAY) -> Record | None:

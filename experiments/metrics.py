@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 
-from experiments import lines, opponents
+from experiments import errors, lines, opponents, predictions
 from experiments.analysis import frame
 from experiments.opponents import Parts
 from experiments.record import Record
@@ -108,6 +108,31 @@ def adder_gbit_per_s(records: list[Record]) -> Parts:
     return parts
 
 
+def held_out_error(records: list[Record]) -> Parts:
+    """Of every system: the median absolute error of the held-out numbers of Figures 13 to 16, if all are there."""
+    parts: Parts = {}
+    for system in dict.fromkeys(errors.SYSTEMS.values()):
+        points = [
+            point
+            for point in errors.points(records)
+            if (point.number.system, point.number.use) == (system, "held out") and point.number.figure != "Fig 4"
+        ]
+        middle = errors.median_error(points)
+        if middle is not None and len(errors.errors(points)) == len(points):
+            parts[system] = [middle]
+    return parts
+
+
+def prediction_error(records: list[Record]) -> Parts:
+    """Absolute errors of the speed, launch by launch, where the simulation was there before the launches."""
+    parts: Parts = {}
+    for pair in predictions.compare([one for one in records if one.provenance == "emulated"], records):
+        if pair.predicted and pair.line.main:
+            name = f"{pair.case.contender} k={pair.case.k}" if pair.line.uses_k else pair.case.contender
+            parts.setdefault(name, []).extend(abs(error) for error in pair.errors)
+    return parts
+
+
 def _anywhere(_case: object) -> bool:
     return True
 
@@ -125,6 +150,8 @@ METRICS: dict[str, Callable[[list[Record]], Parts]] = {
     "traffic_deviation": traffic_as_planned,
     "largest_error": largest_error,
     "adder_gbit_per_s": adder_gbit_per_s,
+    "held_out_error": held_out_error,
+    "prediction_error": prediction_error,
     "over_best_on_replays": partial(opponents.over, opponent=opponents.anybody, situation=opponents.replay),
     "over_best_by_size": partial(opponents.over, opponent=opponents.anybody, situation=opponents.shaped_tensor),
     "over_best_allreduce_communication_bound": partial(

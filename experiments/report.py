@@ -27,13 +27,16 @@ from experiments.analysis import (
 from experiments.claims import NO_RECORD, Claim, Verdict, judge, load_claims
 from experiments.metrics import METRICS, OF_ATTEMPTS
 from experiments.progress import outcome_text
-from experiments.record import Record
+from experiments.record import Record, latest
 from experiments.spec import is_model
-from experiments.tables import fairness, goodput, launches, replays
+from experiments.tables import errors, fairness, goodput, launches, replays
 from experiments.tables.markdown import table
 
 CLAIMS = ROOT / "experiments" / "claims.toml"
 FIRST = ("fig12", "fig9b", "fig4", "fig15_16", "slow_nics", "gain", "sizes", "tune")  # others follow by name
+
+NOT_SIMULATED = "not everything is simulated: `python -m experiments run all --on sim`"
+NOT_PREDICTED = "no verified launch of a case that was simulated before"
 
 SCOPE = """\
 The emulated cluster is evidence about software and algorithms on a network that is limited by bandwidth: every byte
@@ -66,18 +69,24 @@ def scope(loaded: Iterable[Loaded]) -> str:
 
 
 def experiments() -> tuple[str, ...]:
-    """All experiments, in the report's order."""
+    """All experiments that run here, in the report's order."""
     known = agenda.experiments()
     return (*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST))
 
 
 def claim_records(claim: Claim, loaded: Iterable[Loaded]) -> list[Record]:
-    """The records that a claim speaks of: the newest of each case, or every one of the same code for `OF_ATTEMPTS`."""
+    """The records that a claim speaks of: the newest of each case, or every one of the same code for `OF_ATTEMPTS`.
+
+    Of simulations it is every one: some claims ask which were there first.
+    """
     return [
         one
         for experiment in loaded
-        for one in (of_this_code(experiment) if claim.metric in OF_ATTEMPTS else experiment.records)
-        if one.provenance == claim.provenance
+        for one in (
+            *(of_this_code(experiment) if claim.metric in OF_ATTEMPTS else experiment.records),
+            *experiment.simulated,
+        )
+        if one.provenance in (claim.provenance, claim.against)
         and (not claim.experiments or one.case.experiment in claim.experiments)
         and claim.n in (0, one.case.n)
         and claim.nbytes in (0, one.case.nbytes)
@@ -95,7 +104,8 @@ def judge_all(claims: Iterable[Claim], loaded: Sequence[Loaded]) -> list[Verdict
         cores = min((int(one.host.get("cores", "0")) for one in tried), default=0)
         values = METRICS[claim.metric](tried)
         why = _absent(claim, records, loaded)
-        verdicts.append(judge(claim, values, cores=cores, attempted=bool(tried), absent=why))
+        possible = bool(tried) or claim.provenance == "simulated"  # anybody can simulate
+        verdicts.append(judge(claim, values, cores=cores, attempted=possible, absent=why))
     return verdicts
 
 
@@ -104,6 +114,8 @@ def _absent(claim: Claim, records: list[Record], loaded: Sequence[Loaded]) -> di
 
     A contender that the claim names must have one in each: its launches in one say nothing about the other.
     """
+    if claim.provenance == "simulated":
+        return dict.fromkeys(claim.parts, NOT_PREDICTED if claim.against else NOT_SIMULATED)
     reasons: dict[str, str] = {}
     for name in claim.parts:
         if why := _why_none(name, records, loaded):
@@ -157,25 +169,27 @@ def _problems(loaded: Sequence[Loaded]) -> list[str]:
 def _setting(loaded: Sequence[Loaded]) -> str:
     rows = []
     for one in loaded:
-        if one.source == "none":
+        where = "committed reference run" if one.source == "reference" else "this machine's run"
+        kinds = [(one.tier, where, one.records), ("-", "simulated", latest(one.simulated))]
+        rows += [(one.experiment, *_setting_cells(*kind)) for kind in kinds if kind[2]]
+        if not one.records and not one.simulated:
             rows.append((one.experiment, "-", "no records", "-", "-", "-", "-"))
-            continue
-        rates = sorted({record.case.nic_bytes_per_s for record in one.records} - {0.0})
-        commits = sorted({record.git_commit[:12] + record.git_commit[40:] for record in one.records})
-        controls = sorted({record.congestion_control for record in one.records} - {""})
-        tried = attempted(one.records)
-        rows.append(
-            (
-                one.experiment,
-                one.tier,
-                "committed reference run" if one.source == "reference" else "this machine's run",
-                f"{sum(record.verified for record in tried)} of {len(tried)}",
-                ", ".join(map(format_rate, rates)) or "-",
-                ", ".join(controls) or "-",
-                ", ".join(commits),
-            )
-        )
     return table(("experiment", "tier", "records", "cases verified", "NIC", "congestion control", "commit"), rows)
+
+
+def _setting_cells(tier: str, where: str, records: list[Record]) -> tuple[str, str, str, str, str, str]:
+    rates = sorted({record.case.nic_bytes_per_s for record in records} - {0.0})
+    commits = sorted({record.git_commit[:12] + record.git_commit[40:] for record in records})
+    controls = sorted({record.congestion_control for record in records} - {""})
+    tried = attempted(records)
+    return (
+        tier,
+        where,
+        f"{sum(record.verified for record in tried)} of {len(tried)}",
+        ", ".join(map(format_rate, rates)) or "-",
+        ", ".join(controls) or "-",
+        ", ".join(commits),
+    )
 
 
 def _machine(loaded: Sequence[Loaded]) -> str:
@@ -245,11 +259,13 @@ def _fairness(loaded: Sequence[Loaded]) -> list[str]:
 
 def compose(results: Path, *, sources: tuple[Source, ...] = SOURCES) -> tuple[str, list[Verdict]]:
     """The report's text and the verdicts in it."""
-    loaded = [load(results, name, sources=sources) for name in experiments()]
+    simulated_only = [name for name in agenda.simulations() if name not in agenda.experiments()]
+    loaded = [load(results, name, sources=sources) for name in (*experiments(), *simulated_only)]
     verdicts = judge_all(load_claims(CLAIMS), loaded)
     emulated = [one for one in loaded if any(record.provenance == "emulated" for record in one.records)]
     parts = ["# Report", _setting(loaded), "## Contenders", launches.contenders(loaded)]
     parts += ["## Claims", _claims_table(verdicts), *_sections(loaded)]
+    parts += errors.section(loaded)
     if versus := replays.against_opponents([one for one in emulated if one.experiment in VERSUS]):
         parts += ["## BytePS against its opponents", COMPARISON, versus]
     parts += _fairness(loaded)

@@ -3,6 +3,7 @@
 import pytest
 
 from baselines.contenders import CONTENDERS
+from experiments.agenda import simulations
 from experiments.claims import Claim, judge, load_claims
 from experiments.metrics import METRICS
 from experiments.report import CLAIMS, experiments
@@ -115,7 +116,7 @@ def test_the_claims_file_is_valid_and_names_what_is_known():
     assert len(claims) >= 19
     assert {claim.metric for claim in claims} <= set(METRICS)
     assert {name for claim in claims for name in claim.contenders} <= set(CONTENDERS)
-    assert {name for claim in claims for name in claim.experiments} <= set(experiments())
+    assert {name for claim in claims for name in claim.experiments} <= {*experiments(), *simulations()}
 
 
 def test_a_wrong_claims_file_names_the_file(tmp_path):

@@ -40,6 +40,11 @@ def test_a_prediction_is_older_than_every_launch():
     assert not any(one.predicted for one in compare(run, in_the_lab(run, started_at="2026-03-03T00:00:00Z")))
 
 
+def test_a_launch_before_the_simulation_is_not_undone_by_one_after_it():
+    launches = [made("byteps", 1.0, block=block, record_started_at=f"2026-03-0{1 + 2 * block}") for block in (0, 1)]
+    assert not any(one.predicted for one in compare(launches, in_the_lab(launches, started_at=LATER)))
+
+
 def test_a_prediction_stands_while_later_simulations_say_the_same():
     run = figure_12(started_at="2026-03-02T12:00:00Z")
     early, late = in_the_lab(run), in_the_lab(run, started_at="2026-03-03T00:00:00Z")

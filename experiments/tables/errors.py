@@ -1,0 +1,183 @@
+"""How good the simulation is: errors against the paper and the emulated cluster, and what explains them."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from byteps.units import format_nbytes, format_rate
+from experiments import errors as paper_errors
+from experiments import paper, residuals
+from experiments.analysis import Loaded
+from experiments.errors import BIG_ERROR, SYSTEMS, USES, Point, Use, errors, median_error, worst
+from experiments.figures.simulated import command
+from experiments.predictions import compare
+from experiments.tables.markdown import NOTHING, table
+
+FIGURE_4 = "Fig 4"
+PICTURES = ("fig4_simulated", "fig12_simulated", "fig13_speedup", "fig14_topology", "scale_models")
+
+INTRODUCTION = """\
+The paper's cluster is simulated, flow by flow, with the constants of `experiments/systems.toml`.  They were fitted on
+Figure 12 and on 16 GPUs in Figures 15 and 16, on nothing else; what is held out is predicted.  8 GPUs are one machine
+and say nothing about the network.  An error is simulated / paper - 1, of goodput (Figure 12), throughput (Figures 4, 15
+and 16), or speed over all-reduce (Figures 13 and 14); medians are of absolute errors."""
+BIG = f"""\
+Missed by more than {BIG_ERROR:.0%}, the worst first.  None of these was used to change a constant."""
+EMULATION = """\
+The emulated cluster is simulated with NICs that cost time and nothing else, without a fitted constant; its error is of
+the speed, median over verified launches and their range.  Only what was simulated before the launches is a prediction;
+where a simulation was repeated later to the same result, the first one counts."""
+NO_OVERLAP = """\
+The paper's all-reduce as a share of linear scaling, and in brackets what it would reach if nothing overlapped:
+computation as all-reduce has it on one machine of 8 GPUs, then the ring at {rate:.0f} Gbit/s on the NIC, its rate in
+Figure 12.  Where the paper lies below (bold), something costs time that is neither bandwidth nor missing overlap.  It
+was not fitted: it is a residual, and a finding."""
+CONTRADICTIONS = """\
+Where the paper's text and figures differ, the figures are used, and neither is fitted to the other."""
+
+
+def section(loaded: Sequence[Loaded]) -> list[str]:
+    """The whole of it, for the report."""
+    simulated = [record for one in loaded for record in one.simulated]
+    points = paper_errors.points(simulated)
+    parts = ["## How good is the simulation", INTRODUCTION]
+    if simulated:
+        parts += [by_system(points), "### Against the paper, line by line", by_line(points)]
+        parts += [f"![{picture}](figures/{picture}.png)" for picture in PICTURES]
+        parts += ["### Points that are missed", BIG, big_errors(points) or "None."]
+        compared = against_emulation(loaded)
+        parts += ["### Against the emulated cluster", EMULATION, compared or "No case is both simulated and emulated."]
+        parts += ["![Figure 12: emulated against simulated](figures/fig12_predicted.png)"] if compared else []
+    else:
+        parts += [f"Nothing is simulated yet: run `{command('all')}`."]
+    rate = NO_OVERLAP.format(rate=residuals.ring_bytes_per_s() * 8e-9)
+    parts += ["### All-reduce that is slower than without any overlap", rate, no_overlap()]
+    return [*parts, "### What the paper contradicts itself on", CONTRADICTIONS, contradictions()]
+
+
+def by_system(points: Sequence[Point]) -> str:
+    """The median of all errors of a system, for each use of the paper's numbers."""
+    header = ("system", "fitted", "held out, Figs 13 to 16", "held out, Fig 4", "one machine")
+    rows = []
+    for system in dict.fromkeys(SYSTEMS.values()):
+        own = [point for point in points if point.number.system == system]
+        cells = [
+            _of_use(own, "fitted"),
+            [point for point in _of_use(own, "held out") if point.number.figure != FIGURE_4],
+            [point for point in _of_use(own, "held out") if point.number.figure == FIGURE_4],
+            _of_use(own, "one machine"),
+        ]
+        rows.append((system, *map(_summary, cells)))
+    return table(header, rows)
+
+
+def _of_use(points: Iterable[Point], use: Use) -> list[Point]:
+    return [point for point in points if point.number.use == use]
+
+
+def _summary(points: list[Point]) -> str:
+    """Median, worst, and of how many points."""
+    middle, least = median_error(points), worst(points)
+    if middle is None or least is None:
+        return NOTHING
+    return f"{middle:.1%} (worst {_signed(least)}, n={_count(points)})"
+
+
+def _count(points: Sequence[Point]) -> str:
+    known = len(errors(points))
+    return f"{known}" if known == len(points) else f"{known} of {len(points)}"
+
+
+def _signed(point: Point) -> str:
+    return NOTHING if point.error is None else f"{point.error:+.1%}"
+
+
+def by_line(points: Sequence[Point]) -> str:
+    """A row for each figure, line, and use."""
+    rows = []
+    for figure, of_figure in groupby(sorted(points, key=_figure_order), key=lambda point: point.number.figure):
+        by_name: dict[str, list[Point]] = {}
+        for point in of_figure:
+            by_name.setdefault(point.number.line, []).append(point)
+        for line, of_line in by_name.items():
+            for use in USES:
+                if some := _of_use(of_line, use):
+                    rows.append((figure, line, use, *_cells(some)))
+    return table(("figure", "line", "the paper's numbers are", "points", "median error", "worst", "where"), rows)
+
+
+def _figure_order(point: Point) -> tuple[int, str]:
+    figure = point.number.figure.removeprefix("Fig ")
+    return int(figure.rstrip("ab")), figure
+
+
+def _cells(points: list[Point]) -> tuple[str, str, str, str]:
+    middle, least = median_error(points), worst(points)
+    if middle is None or least is None:
+        return f"none: `{command(points[0].number.wanted.experiment)}`", NOTHING, NOTHING, NOTHING
+    return _count(points), f"{middle:.1%}", _signed(least), least.number.where
+
+
+def big_errors(points: Sequence[Point]) -> str:
+    """Every point that is missed by more than 15 %, the worst first, with what is known of it; "" without any."""
+    missed = [point for point in points if point.error is not None and abs(point.error) > BIG_ERROR]
+    missed.sort(key=lambda point: -abs(point.error or 0.0))
+    rows = [
+        (
+            point.number.figure,
+            point.number.line,
+            point.number.where,
+            f"{point.number.value:.5g}",
+            f"{point.simulated:.5g}",
+            _signed(point),
+            point.number.use,
+            residuals.reason_of(point.number),
+        )
+        for point in missed
+    ]
+    header = ("figure", "line", "where", "paper", "simulated", "error", "the paper's number is", "reason")
+    return table(header, rows) if rows else ""
+
+
+def against_emulation(loaded: Sequence[Loaded]) -> str:
+    """Every case that was simulated and emulated; "" without any."""
+    rows = []
+    for one in loaded:
+        for pair in compare(one.records, one.simulated):
+            case = pair.case
+            values = sorted(pair.errors)
+            spread = f" [{values[0]:+.1%}, {values[-1]:+.1%}]" if len(values) > 1 else " (n=1)"
+            rows.append(
+                (
+                    case.experiment,
+                    pair.line.label,
+                    f"n = {case.n}, k = {case.k}" if pair.line.uses_k else f"n = {case.n}",
+                    format_nbytes(case.nbytes) if case.workload == "tensor" else case.workload,
+                    format_rate(case.nic_bytes_per_s),
+                    f"{pair.emulated_seconds:.4g}",
+                    f"{pair.simulated_seconds:.4g}",
+                    f"{pair.error:+.1%}{spread}",
+                    "before" if pair.predicted else "after",
+                )
+            )
+    header = ("experiment", "line", "machines", "what", "NIC", "emulated, s", "simulated, s", "error of the speed")
+    return table((*header, "simulated ... the launches"), rows) if rows else ""
+
+
+def no_overlap() -> str:
+    """The paper's all-reduce beside the bound without overlap; bold where it is slower."""
+    bounds = residuals.no_overlap()
+    columns = list(dict.fromkeys(one.gpus for one in bounds))
+    rows = []
+    for model, title in paper.TITLES.items():
+        cells = {one.gpus: one for one in bounds if one.model == model}
+        rows.append((title, *(_bound_cell(cells[gpus]) for gpus in columns)))
+    return table(("model", *(f"{gpus} GPUs" for gpus in columns)), rows)
+
+
+def _bound_cell(one: residuals.NoOverlap) -> str:
+    return f"**{one.published:.3f} < {one.bound:.3f}**" if one.below else f"{one.published:.3f} ({one.bound:.3f})"
+
+
+def contradictions() -> str:
+    """What the paper says in two ways."""
+    return table(("the paper says", "but"), [(one.says, one.but) for one in residuals.load().contradiction])
