@@ -32,11 +32,12 @@ Computed = Literal["sim", "theory"]
 BACK_ENDS: tuple[BackEnd, ...] = ("lab", "sim", "theory")
 
 SOURCES = (
-    *("byteps/assign.py", "byteps/cluster.py", "byteps/flowsim.py", "byteps/machine.py", "byteps/machines/*.toml"),
-    *("byteps/partition.py", "byteps/predict.py", "byteps/strategy.py", "byteps/theory.py", "byteps/units.py"),
-    *("experiments/analysis.py", "experiments/catalogue.py", "experiments/layers.py", "experiments/models/*.toml"),
-    *("experiments/scale.py", "experiments/simulate.py", "experiments/systems.py", "experiments/systems.toml"),
-    *("experiments/workloads.py", "experiments/paper/fig15_16.toml", "baselines/contenders.py"),
+    *(f"byteps/{name}.py" for name in ("assign", "cluster", "flowsim", "lowering", "machine", "partition", "pipeline")),
+    *(f"byteps/{name}.py" for name in ("predict", "strategy", "theory", "units")),
+    *(f"experiments/{name}.py" for name in ("analysis", "catalogue", "layers", "scale", "simulate", "systems")),
+    *(f"experiments/{name}.py" for name in ("traffic", "twins", "workloads")),
+    *("byteps/machines/*.toml", "experiments/models/*.toml", "experiments/systems.toml"),
+    *("experiments/paper/fig15_16.toml", "baselines/contenders.py"),
 )
 """What results depend on."""
 

@@ -1,8 +1,8 @@
 """What a case takes without being run: by simulation, or by the closed forms.
 
 A case that names a `machine` is one of the paper's cluster, with the constants of `systems.toml`; its full-size
-workloads go through `experiments.scale`.  A case that names none is one of the emulated cluster: nothing but NICs
-costs time there, no constant was fitted, and the settings are those of the emulated case.
+workloads go through `experiments.scale`.  A case that names none is one of the emulated cluster (`experiments.twins`),
+with the settings that it has there and no fitted constant.
 Pure except for the files of workloads, machines and constants; the same for the same files.
 """
 
@@ -13,7 +13,7 @@ from functools import cache
 from byteps.flowsim import Outcome
 from byteps.predict import Job, transfer
 from byteps.theory import TCP_PAYLOAD_FRACTION
-from experiments import analysis, scale, spec, systems, workloads
+from experiments import analysis, scale, spec, systems, twins, workloads
 from experiments.record import Case
 from experiments.scale import Site
 from experiments.systems import Systems
@@ -34,7 +34,8 @@ def _systems() -> Systems:
 
 def simulated(case: Case) -> Result:
     """With the constants of `systems.toml`."""
-    outcome = of_the_paper(case, _systems())
+    on_paper = "machine" in case.settings
+    outcome = of_the_paper(case, _systems()) if on_paper else twins.simulate(case, _systems().lab.latency_seconds.value)
     sent = {link: nbytes for link, nbytes in outcome.carried.items() if link.endswith(".out")}
     facts = {f"bytes {link}": f"{nbytes:.0f}" for link, nbytes in sent.items()}
     return Result(seconds=outcome.seconds, facts={"bottleneck": outcome.bottleneck, **facts})

@@ -6,6 +6,7 @@
                        a step from GPU to GPU over the network, NVLink, or PCIe
     parameter server   its servers' time in n M/(k B) and its workers' in M/B, which do not overlap for a key; cost of a
                        tensor in each framework
+    the lab            latency between two machines of the emulated cluster; nothing of it is fitted
 
 `experiments.fit` finds those that are fitted, and says how well they explain the points they were fitted on.
 Pure but for `load`, which reads the file.
@@ -88,10 +89,15 @@ class ParameterServer(_Table, frozen=True, kw_only=True):
         )
 
 
+class Lab(_Table, frozen=True, kw_only=True):
+    latency_seconds: Constant  # one way
+
+
 class Systems(_Table, frozen=True, kw_only=True):
     byteps: BytePS
     all_reduce: AllReduce
     parameter_server: ParameterServer
+    lab: Lab
 
 
 def load(path: Path = FILE) -> Systems:

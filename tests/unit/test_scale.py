@@ -8,7 +8,7 @@ from byteps import machine, strategy, theory
 from byteps.predict import Gradient, Job, transfer
 from experiments import paper, scale, systems, workloads
 from experiments.scale import Site
-from experiments.systems import AllReduce, BytePS, Constant, ParameterServer, Systems
+from experiments.systems import AllReduce, BytePS, Constant, Lab, ParameterServer, Systems
 
 B = 90e9 / 8
 GIB = 2**30
@@ -34,6 +34,7 @@ FREE = Systems(
     parameter_server=ParameterServer(
         server_fraction=zero(1.0), worker_fraction=zero(1.0), tensor_seconds={"MXNet": zero(), "TensorFlow": zero()}
     ),
+    lab=Lab(latency_seconds=zero()),
 )
 CONSTANTS = systems.load()
 

@@ -139,3 +139,7 @@ def test_bytes_of_the_simulation_are_those_of_the_plan(tmp_path: Path) -> None:
         sent = float(one.facts["bytes gpu/NIC0.out"])
         assert sent == pytest.approx(analysis.bound_seconds(one.case) * rate, rel=1e-6)
         assert json.loads(record.canonical_json(one.facts)) == one.facts
+
+
+def test_every_file_that_results_depend_on_is_there() -> None:
+    assert [pattern for pattern in backends.SOURCES if not list(backends.ROOT.glob(pattern))] == []
