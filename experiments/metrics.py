@@ -115,7 +115,8 @@ def held_out_error(records: list[Record]) -> Parts:
         points = [
             point
             for point in errors.points(records)
-            if (point.number.system, point.number.use) == (system, "held out") and point.number.figure != "Fig 4"
+            if (point.number.system, point.number.use) == (system, "held out")
+            and point.number.figure not in ("Fig 4", "Fig 12")
         ]
         middle = errors.median_error(points)
         if middle is not None and len(errors.errors(points)) == len(points):

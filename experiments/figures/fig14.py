@@ -38,7 +38,7 @@ def fig14_topology(loaded: Loaded, folder: Path) -> list[Path]:
         caption = [
             "BytePS's training throughput on 8 machines of 8 GPUs, without CPU machines, over that of all-reduce "
             "(Horovod, NCCL). root=...: the GPUs that collect a machine's sum and hand it to the CPU; GPUs 0 and 1 "
-            "share the NIC's PCIe switch. What BytePS plans itself has no cross.",
+            f"share the NIC's PCIe switch.{' What BytePS plans itself has no cross.' if planned else ''}",
             simulated_text(loaded, "both on machines as in the paper's Figures 6 and 8 whose NICs carry 90 Gbit/s."),
             gaps_text(gaps),
             f"Crosses: {published.citation}, read from the published figure.",

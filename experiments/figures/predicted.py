@@ -72,7 +72,7 @@ def _line(page: Sheet, compared: list[Comparison], look: Line, looks: list[Line]
     _bars(left, look, places, middle, goodput)
     page.legend.add(EMULATED, look.label, **style)
     simulated = [one.goodput(one.simulated_seconds) for one in compared]
-    simulated_points(left, page.legend, look.label, look.contender, places, simulated)
+    simulated_points(left, page.legend, look.label, look.contender, places, simulated, second=not look.main)
     errors = [100 * one.error for one in compared]
     right.plot(places, errors, **{**mark_style(look), "linestyle": "none"})
     _bars(right, look, places, errors, [[100 * error for error in one.errors] for one in compared])

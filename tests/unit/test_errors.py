@@ -38,6 +38,8 @@ def test_only_figure_12_and_16_gpus_are_fitted_and_8_gpus_say_nothing_about_the_
     assert by_use["fitted"] == {"Fig 12", "Fig 15", "Fig 16"}
     assert by_use["one machine"] == {"Fig 15", "Fig 16"}
     assert by_use["held out"] >= {"Fig 4", "Fig 13a", "Fig 13b", "Fig 14a", "Fig 14b", "Fig 15", "Fig 16"}
+    in_figure_12 = [one for one in errors.published() if one.figure == "Fig 12" and one.use != "fitted"]
+    assert [(one.line, one.where) for one in in_figure_12] == [("MXNet PS", "k = 0")]
     trained = [one for one in errors.published() if one.wanted.experiment == "scale"]
     assert {one.wanted.n for one in trained if one.use == "fitted"} == {2}
     assert {one.wanted.n for one in trained if one.use == "one machine"} == {1}
