@@ -116,9 +116,9 @@ def brute_force(topology: Topology, nics: Sequence[str] = ()) -> LocalPlan:
     return mixed("brute-force", [(share, chained(topology, chains, nic)) for share, nic in _shares(topology, nics)])
 
 
-def strawman(topology: Topology) -> LocalPlan:
+def strawman(topology: Topology, nics: Sequence[str] = ()) -> LocalPlan:
     """Figure 14a: NCCL's reduce-scatter over all GPUs as if under one switch; each copies its part of the sum."""
-    ring, pairs = _ring(topology, 1.0), _pairs(topology, topology.gpus, ())
+    ring, pairs = _ring(topology, 1.0), _pairs(topology, topology.gpus, nics)
     plan = mixed("strawman", [(share, chained(topology, [[gpu]], nic)) for share, gpu, nic in pairs])
     return replace(plan, before=(ring, *plan.before[1:]), after=(plan.after[0], ring))
 
