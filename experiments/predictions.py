@@ -7,7 +7,7 @@ Pure: no I/O.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -58,17 +58,15 @@ class Comparison:
 
 def compare(emulated: Sequence[Record], simulated: Sequence[Record]) -> list[Comparison]:
     """Every simulated case that was emulated too; emulated launches that are not faithful are left out."""
-    history: dict[str, list[Record]] = defaultdict(list)
-    for one in sorted(simulated, key=lambda one: one.started_at):
-        if one.verified and one.provenance == "simulated":
-            history[one.case_hash].append(one)
     found: dict[tuple[object, ...], Comparison] = {}
-    for records in history.values():
-        case = records[-1].case
+    for oldest, newest in standing(simulated):
+        case = newest.case
         line = lines.line_of(case.contender, case.settings)
-        seconds = launch_seconds(records[-1].seconds)
         found[_same(case, line)] = Comparison(
-            case=case, line=line, simulated_seconds=seconds, stands_since=_stands_since(records, seconds)
+            case=case,
+            line=line,
+            simulated_seconds=launch_seconds(newest.seconds),
+            stands_since=oldest.started_at,
         )
     kept = [one for one in emulated if one.provenance == "emulated"]
     name = lines.naming(one.case for one in kept)
@@ -79,16 +77,25 @@ def compare(emulated: Sequence[Record], simulated: Sequence[Record]) -> list[Com
     return [pair for pair in found.values() if pair.launches]
 
 
+def standing(simulated: Iterable[Record]) -> list[tuple[Record, Record]]:
+    """Of every case that was simulated the newest record, and before it the oldest from which on all agree with it."""
+    history: dict[str, list[Record]] = defaultdict(list)
+    for one in sorted(simulated, key=lambda one: one.started_at):
+        if one.verified and one.provenance == "simulated":
+            history[one.case_hash].append(one)
+    return [(_oldest_that_agrees(records), records[-1]) for records in history.values()]
+
+
+def _oldest_that_agrees(records: Sequence[Record]) -> Record:
+    """Records of one case, oldest first."""
+    oldest = newest = records[-1]
+    for one in reversed(records):
+        if abs(launch_seconds(one.seconds) / launch_seconds(newest.seconds) - 1) > AGREE:
+            break
+        oldest = one
+    return oldest
+
+
 def _same(case: Case, line: lines.Line) -> tuple[object, ...]:
     size = (case.workload, case.nbytes, case.scale, f"{case.dilation:.6g}", case.nic_bytes_per_s)
     return case.experiment, case.n, case.k, *size, line.contender, line.strategy, line.notes
-
-
-def _stands_since(records: Sequence[Record], seconds: float) -> str:
-    """Records of one case, oldest first, the last of which took so long."""
-    since = records[-1].started_at
-    for one in reversed(records):
-        if abs(launch_seconds(one.seconds) / seconds - 1) > AGREE:
-            break
-        since = one.started_at
-    return since

@@ -74,6 +74,11 @@ def experiments() -> tuple[str, ...]:
     return (*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST))
 
 
+def simulated_only() -> tuple[str, ...]:
+    """All experiments that do not run here."""
+    return tuple(name for name in agenda.simulations() if name not in agenda.experiments())
+
+
 def claim_records(claim: Claim, loaded: Iterable[Loaded]) -> list[Record]:
     """The records that a claim speaks of: the newest of each case, or every one of the same code for `OF_ATTEMPTS`.
 
@@ -259,8 +264,7 @@ def _fairness(loaded: Sequence[Loaded]) -> list[str]:
 
 def compose(results: Path, *, sources: tuple[Source, ...] = SOURCES) -> tuple[str, list[Verdict]]:
     """The report's text and the verdicts in it."""
-    simulated_only = [name for name in agenda.simulations() if name not in agenda.experiments()]
-    loaded = [load(results, name, sources=sources) for name in (*experiments(), *simulated_only)]
+    loaded = [load(results, name, sources=sources) for name in (*experiments(), *simulated_only())]
     verdicts = judge_all(load_claims(CLAIMS), loaded)
     emulated = [one for one in loaded if any(record.provenance == "emulated" for record in one.records)]
     parts = ["# Report", _setting(loaded), "## Contenders", launches.contenders(loaded)]
