@@ -1,8 +1,9 @@
-"""The command line: `byteps launch`, `byteps bench`, `byteps topo`."""
+"""The command line: `byteps launch`, `byteps bench`, `byteps plan`, `byteps topo`."""
 
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -80,6 +81,31 @@ def bench(
     from byteps import bench as benchmark  # numpy, which `launch` does without
 
     raise typer.Exit(benchmark.run(settings, **sizes, factor=factor, iterations=iterations))
+
+
+@app.command()
+def plan(
+    cluster: Annotated[Path, typer.Argument(help="TOML file of machines; see docs/planning.md.")],
+    model: Annotated[str, typer.Option(help="Whose gradients: a model's name, or a size such as 500MB.")] = "1GB",
+    output: Annotated[Path | None, typer.Option(help="Plan for BYTEPS_PLAN; default: CLUSTER.plan.json here.")] = None,
+) -> None:
+    """Who should sum what on this cluster, how long that takes, what limits it, and what one more CPU machine brings.
+
+    byteps plan cluster.toml --model bert-large
+    """
+    from byteps.cluster import load_cluster
+    from byteps.plan import write_plan
+    from byteps.plan_view import view
+    from byteps.planning import forecast, gradient_nbytes
+
+    output = output or Path(f"{cluster.stem}.plan.json")
+    try:
+        found = forecast(load_cluster(cluster), gradient_nbytes(model))
+        write_plan(found.plan(cluster.name), output)
+    except (ValueError, OSError) as error:
+        raise BytePSError(error) from None
+    typer.echo(view(found, f"{cluster.name}, {model}"))
+    typer.echo(f"\nwritten to {output}; for the scheduler: BYTEPS_PLAN={output}")
 
 
 @app.command()

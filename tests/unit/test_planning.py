@@ -1,0 +1,153 @@
+"""What `byteps plan` computes, against closed forms and against itself, and what it prints and writes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from byteps import cli, theory
+from byteps.assign import cluster_shares
+from byteps.cluster import Cluster, Machine, parse_cluster, uniform_cluster
+from byteps.errors import BytePSError
+from byteps.plan import load_plan, parse_plan
+from byteps.plan_view import view
+from byteps.planning import MODELS, Forecast, forecast, gradient_nbytes
+from experiments import workloads
+
+B = 12.5e9
+M = 512_000_000
+PAYLOAD = B * theory.TCP_PAYLOAD_FRACTION
+
+
+def schemes(found: Forecast) -> dict[str, float]:
+    return {one.name: one.seconds for one in (found.byteps, *found.alternatives)}
+
+
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (4, 2), (8, 8), (8, 0), (3, 5)])
+def test_equal_machines_take_the_times_of_theory(n: int, k: int) -> None:
+    found = schemes(forecast(uniform_cluster(n, k, B), M))
+    assert found["BytePS"] == pytest.approx(theory.byteps_seconds(M, n, k, PAYLOAD), rel=0.01)
+    assert found["ring all-reduce"] == pytest.approx(theory.ring_seconds(M, n, PAYLOAD), rel=0.01)
+    assert found["parameter server on GPU machines"] == pytest.approx(theory.ring_seconds(M, n, PAYLOAD), rel=0.01)
+    if k:
+        servers = theory.noncolocated_ps_seconds(M, n, k, PAYLOAD)
+        assert found["parameter server on CPU machines"] == pytest.approx(servers, rel=0.01)
+
+
+def test_nothing_is_faster_than_byteps_where_only_nics_limit() -> None:
+    nics = [1e9, 2e9, 5e9, 1e10]
+    gpu = [Machine(name=f"g{i}", role="gpu", nic_bytes_per_s=rate) for i, rate in enumerate(nics)]
+    cpu = [Machine(name=f"c{i}", role="cpu", nic_bytes_per_s=rate) for i, rate in enumerate(nics[:2])]
+    found = forecast(Cluster(machines=(*gpu, *cpu)), M)
+    assert found.byteps.seconds <= min(one.seconds for one in found.alternatives) * 1.005
+    busiest = max(
+        carried / (machine.nic_bytes_per_s * theory.TCP_PAYLOAD_FRACTION)
+        for carried, machine in zip(theory.traffic(M, found.shares), found.cluster.machines, strict=True)
+    )
+    assert found.byteps.seconds == pytest.approx(busiest, rel=0.01)
+
+
+def test_several_nics_carry_what_one_of_their_sum_does() -> None:
+    one = uniform_cluster(4, 2, B)
+    two = replace(one, machines=tuple(replace(machine, nics=(B / 2, B / 2)) for machine in one.machines))
+    assert forecast(two, M).byteps.seconds == pytest.approx(forecast(one, M).byteps.seconds)
+
+
+def test_one_more_cpu_machine_is_worth_what_planning_for_it_says() -> None:
+    now, larger = forecast(uniform_cluster(8, 2, B), M), forecast(uniform_cluster(8, 3, B), M)
+    assert now.one_more.seconds == pytest.approx(larger.byteps.seconds)
+    enough = forecast(uniform_cluster(4, 4, B), M)
+    assert enough.one_more.seconds == pytest.approx(enough.byteps.seconds, rel=0.01)
+
+
+CLUSTER = """
+[[machine]]
+name = "gpu"
+role = "gpu"
+nic = "100Gbit"
+count = 8
+gpus = 8
+machine = "nvlink"
+price = 25.0
+[[machine]]
+name = "cpu"
+role = "cpu"
+nic = "100Gbit"
+count = 4
+price = 4.2
+"""
+
+
+def test_inside_the_papers_nvlink_machine_the_nic_stays_the_limit_and_opponents_share_its_switch() -> None:
+    found = schemes(forecast(parse_cluster(CLUSTER, "c.toml"), M))
+    assert found["BytePS"] == pytest.approx(theory.byteps_seconds(M, 8, 4, PAYLOAD), rel=0.03)
+    ring_through_host = 2 * 63 / 64 * 2 * M / 13.125e9  # NIC and GPU copies both pass P0
+    assert found["ring all-reduce"] == pytest.approx(ring_through_host, rel=0.01)
+
+
+def test_oversubscribed_uplinks_are_planned_for_and_named() -> None:
+    racks = CLUSTER.replace('role = "gpu"', 'role = "gpu"\nrack = "a"').replace(
+        'role = "cpu"', 'role = "cpu"\nrack = "b"'
+    )
+    flat = forecast(parse_cluster(racks, "c.toml"), M)
+    tight = forecast(parse_cluster(racks + "[network]\noversubscription = 8.0\n", "c.toml"), M)
+    assert tight.byteps.seconds > flat.byteps.seconds
+    assert sum(tight.shares.cpu) < sum(flat.shares.cpu)
+    assert any("uplink of" in one.bottleneck for one in tight.alternatives)
+
+
+def test_the_view_names_machines_schemes_limits_and_cost() -> None:
+    text = view(forecast(parse_cluster(CLUSTER, "c.toml"), M), "c.toml")
+    for words in (
+        "gpu0 .. gpu7 (8)",
+        "reduce-broadcast",
+        "times as fast",
+        "One more CPU machine",
+        "per hour",
+        "15.91%",
+    ):
+        assert words in text
+
+
+def test_models_have_the_sizes_of_the_workloads() -> None:
+    for name, nbytes in MODELS.items():
+        model = workloads.load(workloads.path(name.replace("-", "_")).read_text(encoding="utf-8"))
+        assert workloads.with_times(model, "").nbytes == nbytes, name
+    assert gradient_nbytes("BERT_large") == MODELS["bert-large"]
+    assert gradient_nbytes("2MB") == 2_000_000
+    with pytest.raises(ValueError, match="'bert' is no model and no size: use resnet50"):
+        gradient_nbytes("bert")
+
+
+def test_the_command_writes_a_plan_that_the_runtime_loads(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER, encoding="utf-8")
+    output = tmp_path / "plan.json"
+    result = CliRunner().invoke(
+        cli.app, ["plan", str(tmp_path / "c.toml"), "--model", "vgg16", "--output", str(output)], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    assert f"BYTEPS_PLAN={output}" in result.output
+    plan = load_plan(output)
+    shares = cluster_shares(parse_cluster(CLUSTER, "c.toml"))
+    assert plan.shares.all == pytest.approx(shares.all)
+    assert plan.gpu_machines[0].local is not None
+    assert plan.cpu_machines[0].local is None
+    assert parse_plan(output.read_bytes(), "again") == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (CLUSTER.replace('"nvlink"', '"dgx-9"'), "dgx-9"),
+        (CLUSTER.replace("gpus = 8", "gpus = 4"), "has 4 GPUs, but 'nvlink' describes 8"),
+        (CLUSTER.replace('nic = "100Gbit"\ncount = 8', 'nic = ["50Gbit", "50Gbit"]\ncount = 8'), "has 2 NICs, but"),
+        ("", "machine"),
+    ],
+)
+def test_bad_clusters_are_one_clear_error_and_write_nothing(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "c.toml").write_text(text, encoding="utf-8")
+    output = tmp_path / "plan.json"
+    with pytest.raises(BytePSError, match=complaint):
+        CliRunner().invoke(cli.app, ["plan", str(tmp_path / "c.toml"), "--output", str(output)], catch_exceptions=False)
+    assert not output.exists()
