@@ -108,7 +108,7 @@ def fastest_mixture(
         return np.asarray(solution.x)
 
     seconds = least(np.append(np.zeros(len(columns)), 1.0), 1.0)[-1]
-    dear = 0.01 + (busy - inside).mean(axis=1) / unit
+    dear = 0.01 + (busy - inside).mean(axis=1) / unit * ["->" in link for link in rates]
     shares = least(np.append(dear @ busy / unit, 0.0), seconds * (1 + 1e-6))[:-1]  # the solver's tolerance is 1e-7
     kept = [(float(share), plan) for share, plan in zip(shares, columns, strict=True) if share >= _LEAST_SHARE]
     total = sum(share for share, _ in kept)

@@ -100,9 +100,7 @@ def reduce_broadcast(topology: Topology, roots: Sequence[str], nics: Sequence[st
 
 def cpu_assisted(topology: Topology, nics: Sequence[str] = (), turns: Sequence[int] = ()) -> LocalPlan:
     """Six steps: reduce-scatter in each island, copy to the CPUs, which add up, network, copy back, all-gather.
-
-    `turns`: which GPUs of the islands take turns as roots, by number in the island (modulo its size); () is all.
-    """
+    `turns`: which GPUs of an island take turns as its root, by number (modulo its size); () is all of them."""
     groups = islands(topology)
     turns = turns or range(math.lcm(*map(len, groups)))
     chains = [[_circle(group, turn % len(group)) for group in groups] for turn in turns]
@@ -146,9 +144,7 @@ def rule(topology: Topology) -> LocalPlan:
 
 def ring_loads(topology: Topology, n: int) -> Loads:
     """NCCL's ring over the N GPUs of n such machines, a ring per NIC: 2(N - 1)/N on every hop.
-
-    It goes from island to island, the two nearest to the NIC at its ends, and through their GPUs nearest to it.
-    """
+    It goes from island to island, the two nearest to the NIC at its ends, and through their GPUs nearest to it."""
     if n == 1:
         return _ring(topology, 2.0)
     parts: list[tuple[float, Loads]] = []
