@@ -26,16 +26,19 @@ from experiments.figures.fig13 import fig13_speedup
 from experiments.figures.fig14 import fig14_topology
 from experiments.figures.fig15_16 import fig15_16_models
 from experiments.figures.gain import gain_steps
+from experiments.figures.limits import limits_nic, limits_racks
 from experiments.figures.predicted import fig12_predicted
 from experiments.figures.scale import scale_models
 from experiments.figures.sizes import sizes_counts, sizes_time
 from experiments.figures.slow_nics import slow_nics
+from experiments.figures.unequal import placement_balance, unequal_nics
+from experiments.figures.winners import limits_map, limits_price
 
 Draw = Callable[[Loaded, Path], list[Path]]
 
 FIGURES: dict[str, tuple[Draw, ...]] = {
     "fig12": (fig12_goodput,),
-    "fig9b": (fig9b_adder,),
+    "fig9b": (fig9b_adder, limits_nic),
     "fig4": (fig4_vgg16,),
     "fig15_16": (fig15_16_models,),
     "slow_nics": (slow_nics,),
@@ -54,7 +57,14 @@ SIMULATED: dict[str, tuple[Draw, ...]] = {
 }
 """Figures of simulated records, beside the paper's points and emulated records where there are any."""
 
-COMPUTED: tuple[Callable[[Path], list[Path]], ...] = (fig3_cluster,)
+COMPUTED: tuple[Callable[[Path], list[Path]], ...] = (
+    fig3_cluster,
+    limits_racks,
+    limits_map,
+    limits_price,
+    unequal_nics,
+    placement_balance,
+)
 """Figures that no records belong to."""
 
 

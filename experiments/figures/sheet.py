@@ -25,7 +25,7 @@ from matplotlib.ticker import FuncFormatter
 from byteps.theory import TCP_PAYLOAD_FRACTION
 from byteps.units import format_nbytes, format_rate
 from experiments.analysis import Loaded, absent, absent_text
-from experiments.lines import Line, colour_of, label_of
+from experiments.lines import Line, LineStyle, colour_of, label_of
 
 PAPER_MARK = "x"
 PAPER_SECOND_MARK = "+"  # of the paper's variants: ByteScheduler, or without CPU machines
@@ -135,9 +135,17 @@ def paper_points(
 
 
 def theory_line(
-    page: Sheet, axes: Axes, what: str, xs: Sequence[float], ys: Sequence[float], *, linestyle: str = "-"
+    page: Sheet,
+    axes: Axes,
+    what: str,
+    xs: Sequence[float],
+    ys: Sequence[float],
+    *,
+    linestyle: LineStyle = "-",
+    colour: str = THEORY_COLOUR,
+    width: float = 1.2,
 ) -> None:
-    style: dict[str, Any] = {"color": THEORY_COLOUR, "linewidth": 1.2, "linestyle": linestyle}
+    style: dict[str, Any] = {"color": colour, "linewidth": width, "linestyle": linestyle}
     axes.plot(xs, ys, **style)
     page.legend.add("Theory", what, **style)
 

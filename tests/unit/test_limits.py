@@ -197,6 +197,13 @@ def test_four_slow_cpu_machines_count_as_one():
     assert rule.cpu == pytest.approx([paper_shares(8, 1).cpu[0] / 4] * 4)
 
 
+def test_the_rule_is_read_in_its_favour():
+    """With the mean or the fastest NIC for b, GPU machines would get more, and the slow ones would be later."""
+    cluster = placement.unequal_cluster([25.0] * 4 + [100.0] * 4, [25.0] * 4)
+    rule = placement.seconds_of(cluster, placement.scaled_k_shares(cluster))
+    assert rule == pytest.approx(theory.byteps_seconds(1, 8, 4, 25.0))
+
+
 def test_ring_and_server_are_as_fast_as_the_slowest():
     cluster = placement.unequal_cluster([4.0, 2.0], [1.0, 2.0])
     assert placement.ring_seconds(cluster) == pytest.approx(0.5)
