@@ -80,8 +80,7 @@ def fig4_simulated(loaded: Loaded, folder: Path) -> list[Path]:
             "stands at 'any k'.",
             simulated_text(loaded, "on machines with NVLink whose NICs carry 90 Gbit/s."),
             gaps_text(gaps),
-            f"Crosses: {published.citation}, read from the published figure; plus signs and half-filled diamonds: with "
-            "ByteScheduler.",
+            f"Crosses: {published.citation}, read from the published figure.",
         ]
         return page.save(folder, "fig4_simulated", caption)
 

@@ -1,6 +1,7 @@
 """Simulated points beside the paper's: an open diamond around a cross is a hit.
 
 Simulated points of a line are joined by a thin broken line; half a diamond is filled where one contender has two lines.
+Crosses have four arms for BytePS and three for others, dashes differ too: colours are not all that tells them apart.
 A number of the paper without a simulated record is a gap; where nothing was simulated, the caption names the command.
 """
 
@@ -19,6 +20,8 @@ from experiments.lines import LineStyle, colour_of
 SIMULATED = "Simulated"
 NOT_SIMULATED = "not simulated"
 DIAMOND = "D"
+_THREE_ARMS, _THREE_MORE = ("1", "2"), ("3", "4")  # so that grey prints tell contenders apart
+_CROSSES = {"horovod": _THREE_ARMS, "mxnet-sync": _THREE_MORE, "tensorflow-ps": _THREE_MORE}
 _DASHES: dict[str, LineStyle] = {
     "byteps": (0, (6, 2)),
     "horovod": (0, (1, 1.5)),
@@ -93,7 +96,7 @@ def beside_the_paper(
         units = [point.number.linear or 1.0 for point in some]
         places = [place(point.number) for point in some]
         published = [point.number.value / unit for point, unit in zip(some, units, strict=True)]
-        mark = PAPER_SECOND_MARK if is_second else PAPER_MARK
+        mark = _CROSSES.get(contender, (PAPER_MARK, PAPER_SECOND_MARK))[is_second]
         paper_points(page, axes, what, contender, places, published, mark=mark)
         known = [
             (where, point.simulated / unit)
