@@ -25,7 +25,7 @@ _Floats = NDArray[np.float64]
 _Indices = NDArray[np.intp]
 
 _ROUNDING: Final = 1e-9  # relative: moments and amounts that differ by less are the same
-_SAME_LEVEL: Final = 1e-12
+_SAME_LEVEL: Final = 1e-12  # relative: such links are settled in one sweep; on others rounding leaves some room
 _NAMED_IN_ERRORS: Final = 4
 
 
@@ -149,12 +149,10 @@ class _Fluid:
         """Let time pass; the flows that end with it, or within the tolerance."""
         self._left -= self._rate * seconds
         done = self._left <= self._rate * tolerance
-        if not done.any():
-            return []
         ended: list[int] = self._moving[done].tolist()
-        going = ~done
-        self._moving, self._left, self._rate = self._moving[going], self._left[going], self._rate[going]
-        self._changed = True
+        if ended:
+            self._moving, self._left, self._rate = self._moving[~done], self._left[~done], self._rate[~done]
+            self._changed = True
         return ended
 
     def carried(self) -> dict[str, float]:
@@ -182,7 +180,6 @@ def _levels(route: _Indices, claim: _Floats, capacity: _Floats) -> _Floats:
         result[unsettled[settled]] = lowest[settled]
         used = claim[:, settled] * lowest[settled]
         room -= np.bincount(route[:, settled].ravel(), used.ravel(), minlength=len(room))
-        np.maximum(room, 0.0, out=room)
         rest = ~settled
         route, claim, unsettled = route[:, rest], claim[:, rest], unsettled[rest]
 
@@ -263,7 +260,7 @@ class _Turns:
         stuck = [index for index, started in enumerate(self.started) if not started]
         if stuck:
             named = "; ".join(self._reason(index) for index in stuck[:_NAMED_IN_ERRORS])
-            more = f"; and {len(stuck) - _NAMED_IN_ERRORS} more" if len(stuck) > _NAMED_IN_ERRORS else ""
+            more = "; ..." if len(stuck) > _NAMED_IN_ERRORS else ""
             raise ValueError(f"{len(stuck)} of {len(self._flows)} flows can never start: {named}{more}")
 
     def _reason(self, index: int) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -146,6 +147,15 @@ def exact_ends(flows: Sequence[Flow], links: dict[str, float]) -> list[Fraction]
 def test_rates_are_those_of_filling_one_link_at_a_time_in_exact_arithmetic(flows, links):
     flows = [replace(flow, after=(), queue="") for flow in flows]
     assert simulate(flows, links).end == pytest.approx([float(end) for end in exact_ends(flows, links)], rel=1e-9)
+
+
+@given(st.lists(st.tuples(LOADS.filter(bool), st.floats(-15, 15)), min_size=1, max_size=6), RATES)
+def test_weights_of_any_ratio_leave_every_flow_something(kinds, links):
+    flows = [Flow(loads=loads, nbytes=1.0, weight=10**exponent) for loads, exponent in kinds]
+    outcome = simulate(flows, links)
+    busiest = [max(load / links[link] for link, load in flow.loads.items()) for flow in flows]
+    assert (outcome.end >= np.array(busiest) * (1 - 1e-6)).all()
+    assert outcome.seconds <= sum(busiest) * (1 + 1e-6)
 
 
 def one(nbytes: float, *links: str, **rest) -> Flow:

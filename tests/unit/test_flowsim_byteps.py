@@ -81,6 +81,12 @@ def test_disciplines_rank_as_the_fluid_model_and_the_emulation_say(k):
     assert 1.0 < weighted < one_credit <= windows + 0.001
 
 
+def test_windows_of_services_are_in_proportion_to_their_shares():
+    plan = synchronisation(4, 2, service_windows(1e6))
+    assert list(plan.credits.values()) == pytest.approx([share * 1e6 for share in paper_shares(4, 2).all], rel=0.03)
+    assert len({flow.queue for flow in plan.flows if flow.queue in plan.credits}) == 6
+
+
 def test_fair_sharing_costs_the_overlap_of_pushes_and_pulls():
     assert slowdown(8, 8, fair_share) == pytest.approx(2)
 
@@ -172,7 +178,7 @@ def test_nothing_to_synchronise_takes_no_time():
 TENSORS = st.lists(
     st.builds(
         Tensor,
-        nbytes=st.integers(100_000, 400_000),
+        nbytes=st.integers(1, 10).map(lambda parts: 40_000 * parts - 15_000),
         ready_seconds=st.sampled_from([0.0, 1e-4, 3e-4]),
         priority=st.integers(-1, 1),
     ),
@@ -185,7 +191,7 @@ TENSORS = st.lists(
 @given(TENSORS, st.integers(2, 4), st.integers(0, 4), st.integers(1, 300_000))
 def test_partitions_leave_as_the_runtime_s_own_queue_lets_them(tensors, n, k, credit):
     """At every moment of the simulation: what has been answered, what has become ready, what is taken."""
-    size = 40_000  # too large to be batched
+    size = 40_000  # the last partition of a tensor is too large to be batched, too
     partitions = cut(tensors, paper_shares(n, k).all, size)
     plan = lower(uniform_cluster(n, k, B), partitions, ordered(credit))
     outcome = plan.simulate()

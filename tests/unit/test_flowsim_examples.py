@@ -167,9 +167,7 @@ def test_a_negative_credit_is_refused():
 
 def test_a_cycle_names_the_first_flows_in_it():
     flows = [one(1, "a"), *(one(1, "a", after=((index + 1) % 7 + 1,)) for index in range(7))]
-    with pytest.raises(
-        ValueError, match=r"7 of 8 flows can never start: flow 1 waits for the end of flow 2; .*and 3 more"
-    ):
+    with pytest.raises(ValueError, match=r"7 of 8 flows can never start: flow 1 waits for the end of flow 2; .*\.\.\."):
         simulate(flows, {"a": 1.0})
 
 
