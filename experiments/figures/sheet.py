@@ -129,7 +129,10 @@ def paper_points(
     mark: str = PAPER_MARK,
 ) -> None:
     """Numbers of the paper: crosses in the colour of the contender that answers to them, never joined."""
-    style: dict[str, Any] = {"linestyle": "none", "marker": mark, "color": colour_of(contender), "markersize": 5.5}
+    size = (
+        {"markersize": 5.5} if mark in (PAPER_MARK, PAPER_SECOND_MARK) else {"markersize": 7.5, "markeredgewidth": 1.3}
+    )
+    style: dict[str, Any] = {"linestyle": "none", "marker": mark, "color": colour_of(contender), **size}
     axes.plot(xs, ys, **style)
     page.legend.add("Paper", what, **style)
 
