@@ -5,6 +5,7 @@ python -m experiments run fig12 --tier reproduce     does what is missing; a sec
 python -m experiments run fig13 --on sim             simulated, on the paper's cluster
 python -m experiments figures                        from records alone, into results/figures/
 python -m experiments report                         results/REPORT.md, and the claims table on the screen
+python -m experiments limits                         where BytePS stops being the fastest, by theory
 python -m experiments record-trace train.py:build --output mine.toml      your own training as a workload to replay
 """
 
@@ -183,6 +184,15 @@ def draw_figures(results: ResultsOption = RESULTS) -> None:
 
     for path in figures.draw_all(results):
         print(path)
+
+
+@app.command("limits")
+def print_limits(results: ResultsOption = RESULTS) -> None:
+    """Print what limits the idea, in numbers: the tables of docs/limits.md."""
+    from experiments import analysis
+    from experiments.tables import limits
+
+    print(limits.text(analysis.load(results, "fig9b")))
 
 
 @app.command("report")

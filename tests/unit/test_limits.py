@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from byteps import theory
 from byteps.assign import cluster_shares, paper_shares
 from experiments import limits, paper, placement, workloads
 from experiments.limits import GBIT, SCHEMES, Host, Prices, Setting
+from experiments.tables import limits as tables
 
 COUNTS = st.tuples(st.integers(2, 12), st.integers(0, 12))
 
@@ -224,3 +226,12 @@ def test_exact_placement_is_better_balanced_than_the_hash(model):
     assert exact.num_partitions == by_hash.num_partitions
     assert exact.time < 1.02
     assert by_hash.time > 1.05
+
+
+def test_every_number_in_the_document_is_printed():
+    """But for those of the measured adder, which is another one on another machine."""
+    document = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")] for line in document.splitlines()]
+    printed = [line for line in tables.text(loaded("fig9b", [])).splitlines() if line.startswith("| ")]
+    assert len(printed) > 40
+    assert [line for line in printed if [cell.strip() for cell in line.split("|")] not in rows] == []
