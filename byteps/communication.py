@@ -83,7 +83,7 @@ class CommunicationService:
     def tune(self, cut_nbytes: int) -> None:
         """Fit the credit, and what a socket may hold back, to the size of the partitions."""
         if not self._fixed_credit:
-            self._pipeline.credit_bytes = default_credit_bytes(cut_nbytes)
+            self._pipeline.credit_bytes = default_credit_bytes(cut_nbytes, len(self._connections))
         self._ordered = cut_nbytes < _LARGE_NBYTES and len(self._shares) > 1 and len(self._priorities) <= 1
         if self._ordered:
             for connection in self._connections.values():

@@ -24,10 +24,14 @@ _MIN_CREDIT_NBYTES: Final = 28 << 16
 MAX_CREDIT_NBYTES: Final = 32 << 20
 
 
-def default_credit_bytes(cut_nbytes: int) -> int:
-    """What may be in flight of partitions of this size, unless the user says otherwise."""
+def default_credit_bytes(cut_nbytes: int, services: int) -> int:
+    """What may be in flight of partitions of this size to so many services, unless the user says otherwise.
+
+    All workers send one order, so only as many services work as there are partitions in flight: with 8 for 128
+    services the simulation takes 16 t_opt, with 2 for each 1.25.
+    """
     credit = min(max(_CREDIT_PARTITIONS * cut_nbytes, _MIN_CREDIT_NBYTES), MAX_CREDIT_NBYTES)
-    return max(credit, cut_nbytes)
+    return max(credit, 2 * services * cut_nbytes)
 
 
 @dataclass(eq=False, slots=True)

@@ -45,8 +45,9 @@ def _rate(case: Case) -> float:
 
 def _byteps(case: Case, latency_seconds: float) -> Outcome:
     nbytes = partition_nbytes(case)
-    partitions = lowering.cut([Tensor(nbytes=case.nbytes)], paper_shares(case.n, case.k).all, nbytes)
-    discipline = lowering.ordered_weighted(default_credit_bytes(nbytes))
+    shares = paper_shares(case.n, case.k).all
+    partitions = lowering.cut([Tensor(nbytes=case.nbytes)], shares, nbytes)
+    discipline = lowering.ordered_weighted(default_credit_bytes(nbytes, sum(share > 0 for share in shares)))
     return lowering.lower(
         uniform_cluster(case.n, case.k, _rate(case)), partitions, discipline, latency_seconds
     ).simulate()

@@ -225,7 +225,7 @@ def test_partitions_leave_as_the_runtime_s_own_queue_lets_them(tensors, n, k, cr
 def test_a_tensor_of_higher_priority_overtakes_what_has_not_left():
     tensors = [Tensor(nbytes=M), Tensor(nbytes=10 * PARTITION, ready_seconds=1e-3, priority=1)]
     partitions = cut(tensors, paper_shares(4, 4).all, PARTITION)
-    plan = lower(uniform_cluster(4, 4, B), partitions, ordered(default_credit_bytes(PARTITION) / 40))
+    plan = lower(uniform_cluster(4, 4, B), partitions, ordered(default_credit_bytes(PARTITION, 8) / 40))
     ends = plan.simulate().end[plan.pulls].max(axis=1)
     assert ends[-10:].max() < ends[:-10].max() / 2
     assert ends[-10:].min() > 1e-3
@@ -241,7 +241,7 @@ def test_an_iteration_of_vgg_16_ends_no_sooner_than_its_last_gradient_and_its_by
     slow, fast = 1e9, 1e12
     seconds = {}
     for rate in (slow, fast):
-        plan = lower(uniform_cluster(4, 2, rate), partitions, ordered_weighted(default_credit_bytes(4_096_000)))
+        plan = lower(uniform_cluster(4, 2, rate), partitions, ordered_weighted(default_credit_bytes(4_096_000, 6)))
         outcome = plan.simulate()
         ready = np.array([partition.ready_seconds for partition in partitions])
         assert (outcome.end[plan.pulls].min(axis=1) >= ready).all()

@@ -88,11 +88,18 @@ def test_no_more_than_the_credit_and_one_partition_is_in_flight(shapes, credit, 
 
 
 @pytest.mark.parametrize(
-    "cut, credit",
-    [(1, 28 << 16), (64 << 10, 28 << 16), (1 << 20, 28 << 20), (4_096_000, 32 << 20), (40 << 20, 40 << 20)],
+    "cut, services, credit",
+    [
+        (1, 8, 28 << 16),
+        (64 << 10, 14, 28 << 16),
+        (1 << 20, 1, 28 << 20),
+        (4_096_000, 4, 32 << 20),
+        (40 << 20, 1, 80 << 20),
+        (4_096_000, 128, 256 * 4_096_000),
+    ],
 )
-def test_the_credit_is_28_partitions_within_bounds_and_at_least_one(cut, credit):
-    assert default_credit_bytes(cut) == credit
+def test_the_credit_is_28_partitions_within_bounds_and_two_for_every_service(cut, services, credit):
+    assert default_credit_bytes(cut, services) == credit
 
 
 def test_something_is_in_flight_even_if_a_partition_exceeds_the_credit():
