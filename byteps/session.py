@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from byteps.communication import Pending
 from byteps.errors import BytePSError
@@ -35,6 +36,7 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.worker = Worker(settings) if settings.distributed else None
+        self.plugins: dict[str, Any] = {}  # what a framework's API keeps for as long as the job lasts
         self._unnamed: Counter[str] = Counter()
 
     @property
@@ -141,6 +143,11 @@ def current() -> Session:
     if _session is None:
         raise BytePSError("byteps is not initialised in this process; call byteps.init() first")
     return _session
+
+
+def is_initialized() -> bool:
+    """Whether this process is in a job."""
+    return _session is not None
 
 
 def rank() -> int:

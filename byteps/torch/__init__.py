@@ -1,9 +1,30 @@
 """The PyTorch API: `import byteps.torch as bps`, with the names that users of BytePS and Horovod know."""
 
-from byteps.session import init, local_rank, local_size, rank, shutdown, size
+from byteps.session import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from byteps.torch.collectives import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allreduce,
+    reducescatter,
+)
+from byteps.torch.compression import Compression
 from byteps.torch.tensors import (
     Handle,
-    broadcast,
     declare,
     poll,
     push_pull,
@@ -14,10 +35,29 @@ from byteps.torch.tensors import (
 )
 
 __all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
     "Handle",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "barrier",
     "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
     "declare",
+    "grouped_allreduce",
     "init",
+    "is_initialized",
     "local_rank",
     "local_size",
     "poll",
@@ -26,6 +66,7 @@ __all__ = [
     "push_pull_async_inplace",
     "push_pull_inplace",
     "rank",
+    "reducescatter",
     "shutdown",
     "size",
     "synchronize",

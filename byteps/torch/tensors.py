@@ -1,99 +1,164 @@
 """push_pull and what goes with it for PyTorch tensors.
 
-CPU tensors are sent from and received into their own memory.  Tensors on a device are copied to the host and back.
+CPU tensors are sent from and received into their own memory where they are contiguous.  Tensors on a GPU are copied to
+the host and back (`staging`).
 """
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
 
 import torch
 
-from byteps.api import check_root
-from byteps.session import PendingTensor, current, make_spec, rank
+from byteps.communication import Pending
+from byteps.session import PendingTensor, Session, current, make_spec
+from byteps.torch.compression import Compression, Compressor
+from byteps.torch.staging import Stager
+from byteps.wire import TensorSpec
 
 
 @dataclass(slots=True)
 class Handle(PendingTensor):
-    """A push_pull under way; the source tensor must not change before it is synchronised."""
+    """A sum under way; the source tensor must not change before it is synchronised."""
 
     received: torch.Tensor  # contiguous, on the host
-    result: torch.Tensor  # what synchronize returns; the same tensor where nothing has to be copied
+    result: torch.Tensor  # what synchronize returns; the same memory where nothing has to be copied
+    staged: Future[Pending | None] | None = None  # a copy from a device, on whose end it is submitted
 
 
 def push_pull(
     tensor: torch.Tensor,
+    average: bool | str | None = None,
     name: str | None = None,
-    *,
-    average: bool | None = None,
-    op: str | None = None,
+    version: int = 0,
     priority: int = 0,
+    compression: Compressor = Compression.none,
+    *,
+    op: str | None = None,
 ) -> torch.Tensor:
     """The average (default) or sum of `tensor` over all workers, as a new tensor; `tensor` is not changed.
 
-    The rules of names, operations and element types are those of `byteps.push_pull`.
+    The rules of names, operations and element types are those of `byteps.push_pull`; the second argument may be the
+    name as there, or `average` as in the official plug-in (whose `version` means nothing here).  It is differentiable:
+    the gradient is the average or sum of the workers' gradients.
     """
-    return synchronize(push_pull_async(tensor, name, average=average, op=op, priority=priority))
+    average, name = _swap(average, name)
+    compressed, context = compression.compress(tensor)
+    if torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+        total = _PushPull.apply(compressed, average, name, priority, op)  # type: ignore[no-untyped-call]
+    else:
+        total = synchronize(push_pull_async(compressed, average, name, version, priority, op=op))
+    result: torch.Tensor = compression.decompress(total, context)
+    return result
+
+
+class _PushPull(torch.autograd.Function):
+    """The sum is linear: its gradient is the same sum of the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, average: bool | None, name: str | None, priority: int, op: str | None
+    ) -> torch.Tensor:
+        ctx.arguments = average, None if name is None else f"gradient of {name}", 0, priority
+        ctx.op = op
+        return synchronize(push_pull_async(tensor, average, name, 0, priority, op=op))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return push_pull(gradients[0], *ctx.arguments, op=ctx.op), None, None, None, None
 
 
 def push_pull_inplace(
     tensor: torch.Tensor,
+    average: bool | str | None = None,
     name: str | None = None,
-    *,
-    average: bool | None = None,
-    op: str | None = None,
+    version: int = 0,
     priority: int = 0,
+    *,
+    op: str | None = None,
 ) -> torch.Tensor:
     """As push_pull, with the result in `tensor` itself, which is returned."""
-    return synchronize(push_pull_async_inplace(tensor, name, average=average, op=op, priority=priority))
+    return synchronize(push_pull_async_inplace(tensor, average, name, version, priority, op=op))
 
 
 def push_pull_async(
     tensor: torch.Tensor,
+    average: bool | str | None = None,
     name: str | None = None,
-    *,
-    average: bool | None = None,
-    op: str | None = None,
+    version: int = 0,
     priority: int = 0,
+    *,
+    op: str | None = None,
 ) -> Handle:
     """Start a push_pull; `synchronize` returns its result."""
-    return _start(tensor, name, average, op, priority, inplace=False)
+    session, spec = _claim(tensor, *_swap(average, name), op)
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    return begin(session, spec, tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device), priority)
 
 
 def push_pull_async_inplace(
     tensor: torch.Tensor,
+    average: bool | str | None = None,
     name: str | None = None,
-    *,
-    average: bool | None = None,
-    op: str | None = None,
+    version: int = 0,
     priority: int = 0,
+    *,
+    op: str | None = None,
 ) -> Handle:
     """Start a push_pull whose result replaces the contents of `tensor`."""
-    return _start(tensor, name, average, op, priority, inplace=True)
+    session, spec = _claim(tensor, *_swap(average, name), op)
+    handle = begin(session, spec, tensor.detach().resolve_conj().resolve_neg(), tensor, priority)
+    handle.result = tensor
+    return handle
 
 
-def _start(
-    tensor: torch.Tensor, name: str | None, average: bool | None, op: str | None, priority: int, *, inplace: bool
-) -> Handle:
+def _swap(average: bool | str | None, name: str | None) -> tuple[bool | None, str | None]:
+    """The second argument is the name in `byteps.push_pull`, and `average` in the official plug-in."""
+    if isinstance(average, str) and name is None:
+        return None, average
+    return average, name  # type: ignore[return-value]  # make_spec refuses what is no bool
+
+
+def _claim(tensor: torch.Tensor, average: bool | None, name: str | None, op: str | None) -> tuple[Session, TensorSpec]:
+    """What the tensor is to the job; errors say what is wrong with it."""
     session = current()
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
             f"tensor {name!r} is a {type(tensor).__name__}; byteps.torch takes torch tensors, byteps numpy arrays"
         )
-    original = tensor
-    tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.layout is not torch.strided:
         raise ValueError(f"tensor {name!r} is sparse ({tensor.layout}), which is not supported; pass tensor.to_dense()")
-    spec = make_spec(name, tuple(tensor.shape), _dtype_name(tensor.dtype), average, op)
-    if name is None:
-        spec = session.claim_name(spec)
-    source = tensor.to("cpu").contiguous()
-    received = source if inplace else torch.empty_like(source)
-    pending = session.submit(spec, _bytes(source), _bytes(received), priority)
-    result = original if inplace else received if tensor.device.type == "cpu" else torch.empty_like(tensor)
+    spec = make_spec(name, tuple(tensor.shape), dtype_name(tensor.dtype), average, op)
+    return session, session.claim_name(spec) if name is None else spec
+
+
+def begin(session: Session, spec: TensorSpec, source: torch.Tensor, result: torch.Tensor, priority: int = 0) -> Handle:
+    """Start the sum of a dense tensor that fits its spec; `synchronize` puts it into `result`.
+
+    `result` may be `source` itself, and may have another type, to which the sum is then converted.
+    """
+    if source.device.type == "cuda":
+        host = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+        view = _bytes(host)
+        staged = _stager().stage(source, host, partial(session.submit, spec, view, view, priority))
+        return Handle(spec.name, None, host, result, staged)
+    host = source.to("cpu").contiguous()
+    received = result.detach()
+    alike = received.dtype == host.dtype and received.device == host.device
+    if not alike or not received.is_contiguous() or received.is_neg():
+        received = torch.empty_like(host) if host is source else host
+    pending = session.submit(spec, _bytes(host), _bytes(received), priority)
     return Handle(spec.name, pending, received, result)
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
+@cache
+def _stager() -> Stager:
+    return Stager()
+
+
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -103,6 +168,10 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 
 def poll(handle: Handle) -> bool:
     """Whether `synchronize` would return at once."""
+    if handle.staged is not None:
+        if not handle.staged.done():
+            return False
+        handle.pending, handle.staged = handle.staged.result(), None
     return current().poll(handle)
 
 
@@ -111,22 +180,24 @@ def synchronize(handle: Handle) -> torch.Tensor:
 
     Raises PeerLostError, MismatchError or StallError, with the same text on every rank, if the job failed.
     """
+    if handle.staged is not None:
+        handle.pending, handle.staged = handle.staged.result(), None
     current().finish(handle)
     if handle.result.data_ptr() != handle.received.data_ptr():
         with torch.no_grad():
-            handle.result.copy_(handle.received)
+            handle.result.copy_(handle.received, non_blocking=True)
     return handle.result
 
 
-def declare(tensors: Mapping[str, torch.Tensor], *, average: bool | None = None, op: str | None = None) -> None:
-    """Register tensors such as `dict(model.named_parameters())`; a barrier, the same names on every worker."""
+def declare(tensors: Mapping[str, torch.Tensor] | str, *, average: bool | None = None, op: str | None = None) -> None:
+    """Register tensors such as `dict(model.named_parameters())`; a barrier, the same names on every worker.
+
+    A name alone, as in the official plug-in, is checked; its tensor is registered when it is first pushed.
+    """
+    if isinstance(tensors, str):
+        current()
+        make_spec(tensors, (), "float32", average, op)
+        return
     current().declare(
-        [make_spec(name, tuple(t.shape), _dtype_name(t.dtype), average, op) for name, t in tensors.items()]
+        [make_spec(name, tuple(t.shape), dtype_name(t.dtype), average, op) for name, t in tensors.items()]
     )
-
-
-def broadcast(tensor: torch.Tensor, root: int, name: str | None = None) -> torch.Tensor:
-    """The tensor of rank `root`, on every rank, as a new tensor."""
-    check_root(root)
-    contribution = tensor if rank() == root else torch.zeros_like(tensor)
-    return push_pull(contribution, None if name is None else f"broadcast/{name}", op="sum")
