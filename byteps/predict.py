@@ -48,10 +48,14 @@ class Job:
 
     gradients: tuple[Gradient, ...]
     overlap_forward: bool = False
+    phase_ends: tuple[float, ...] = ()  # when each phase's computation is over, maybe after its last gradient
 
     def __post_init__(self) -> None:
         if not self.gradients:
             raise ValueError("a job needs at least one gradient")
+        phases = max(gradient.phase for gradient in self.gradients) + 1
+        if self.phase_ends and len(self.phase_ends) != phases:
+            raise ValueError(f"phase_ends has {len(self.phase_ends)} moments for {phases} phases; give one for each")
 
 
 def transfer(nbytes: int, parts: int) -> Job:
@@ -266,7 +270,7 @@ class _Iteration:
         results: list[tuple[int, ...]] = []
         computed = 0.0  # in earlier phases
         start: tuple[int, ...] = ()
-        for _, phase in groupby(job.gradients, key=lambda gradient: gradient.phase):
+        for number, phase in groupby(job.gradients, key=lambda gradient: gradient.phase):
             gradients = list(phase)
             ready = [
                 self.add(startup_seconds=max(gradient.ready_seconds - computed, 0.0), after=start)
@@ -274,8 +278,10 @@ class _Iteration:
             ]
             done = synchronise(self, gradients, ready)
             results += done
-            computed = gradients[-1].ready_seconds
-            start = (self.add(after=(ready[-1], *(index for one in done for index in one))),)
+            end = job.phase_ends[number] if job.phase_ends else gradients[-1].ready_seconds
+            over = self.add(startup_seconds=end - computed, after=start)
+            computed = end
+            start = (self.add(after=(over, *(index for one in done for index in one))),)
         needs = sorted(zip(job.gradients, results, strict=True), key=lambda pair: pair[0].forward_position)
         previous = () if job.overlap_forward else start
         for gradient, result in needs:

@@ -18,6 +18,7 @@ Pure: no I/O, no clock, no randomness.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
 import msgspec
@@ -211,6 +212,12 @@ def gradients(parts: dict[str, list[Step]], phases: Sequence[Phase]) -> list[Gra
         )
         for position, (name, flops) in enumerate(forward.items())
     ]
+
+
+def phase_ends(parts: dict[str, list[Step]], phases: Sequence[Phase]) -> list[float]:
+    """When the backward pass of each phase is over, maybe long after the last gradient that is used after it."""
+    runs = [sum(step.flops for part in phase.passes for step in parts[part]) for phase in phases]
+    return list(accumulate((BACKWARD + bool(index)) * flops for index, flops in enumerate(runs)))
 
 
 def _check(parts: dict[str, list[Step]], phases: Sequence[Phase], names: set[str]) -> None:

@@ -49,7 +49,7 @@ def training(workload: Workload, *, overlap_forward: bool) -> Job:
         )
         for tensor in workload.tensors
     )
-    return Job(gradients=gradients, overlap_forward=overlap_forward)
+    return Job(gradients=gradients, phase_ends=workload.phase_ends, overlap_forward=overlap_forward)
 
 
 @cache

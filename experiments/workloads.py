@@ -24,7 +24,7 @@ import msgspec
 
 from baselines.session import Tensor
 from byteps.theory import TCP_PAYLOAD_FRACTION
-from experiments.layers import Group, Phase, Shape, gradients, steps
+from experiments.layers import Group, Phase, Shape, gradients, phase_ends, steps
 
 MODELS = ("resnet50", "vgg16", "ugatit", "transformer_big", "bert_large", "gpt2", "vgg19", "lenet5", "googlenet")
 FOLDER = Path(__file__).parent / "models"
@@ -108,6 +108,7 @@ class Workload:
 
     name: str
     tensors: tuple[TimedTensor, ...]
+    phase_ends: tuple[float, ...] = ()  # seconds from the start of the backward pass; not given: its last gradient's
 
     @property
     def numel(self) -> int:
@@ -226,7 +227,12 @@ def with_times(model: Model, timing: str = "") -> Workload:
             )
             for tensor in tensors
         ),
+        phase_ends=tuple(end * factor for end in _phase_ends(model)),
     )
+
+
+def _phase_ends(model: Model) -> list[float]:
+    return [] if model.tensor else phase_ends(steps(model.group, model.tokens), model.phase)
 
 
 def replay(

@@ -117,6 +117,19 @@ def test_a_phase_waits_for_the_results_of_the_one_before() -> None:
     assert ring.seconds == pytest.approx(0.1 + 0.1 + 0.2 + 0.1)  # compute, synchronise, compute, synchronise
 
 
+def test_a_phase_that_computes_on_after_its_last_gradient_hides_its_synchronisation() -> None:
+    gradients = (
+        Gradient(nbytes=10_000_000, ready_seconds=0.1, forward_position=0),
+        Gradient(nbytes=10_000_000, ready_seconds=0.4, forward_position=1, phase=1),
+    )
+    job = Job(gradients=gradients, phase_ends=(0.25, 0.4))
+    assert predict.ring(job, ring_kind(1e8), 2, ring_loads(2)).seconds == pytest.approx(0.4 + 0.1)
+    slow = predict.ring(job, ring_kind(4e7), 2, ring_loads(2)).seconds
+    assert slow == pytest.approx(0.1 + 0.25 + 0.15 + 0.25)  # 0.1 s late at the step
+    with pytest.raises(ValueError, match="phase_ends has 1 moments for 2 phases"):
+        Job(gradients=gradients, phase_ends=(0.25,))
+
+
 def test_costs_come_on_top() -> None:
     job = transfer(M, 4)
     free = predict.byteps(job, kinds(8, 8), WHOLE).seconds

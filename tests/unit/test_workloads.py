@@ -353,3 +353,11 @@ def test_what_is_written_is_read_back(rows, title, data):
         )
         assert mine.ready_seconds == pytest.approx(theirs.ready_seconds)
         assert mine.forward_seconds == pytest.approx(theirs.forward_seconds)
+
+
+def test_a_phase_ends_with_its_backward_pass_and_the_last_with_the_last_gradient() -> None:
+    ugatit, vgg16 = (workloads.with_times(workloads.read(name)) for name in ("ugatit", "vgg16"))
+    of_phase = [max(t.ready_seconds for t in ugatit.tensors if t.phase == phase) for phase in (0, 1)]
+    assert ugatit.phase_ends[0] > of_phase[0] + 0.1  # the generators' part of the discriminators' backward pass
+    assert ugatit.phase_ends[1] == pytest.approx(of_phase[1])
+    assert vgg16.phase_ends == pytest.approx((vgg16.backward_seconds,))
