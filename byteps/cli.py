@@ -114,8 +114,8 @@ def topo(
     toml: Annotated[bool, typer.Option("--toml", help="Write it as TOML, to fill in what is unknown.")] = False,
 ) -> None:
     """Show the inside of this machine, or of a described one: CPUs, PCIe switches, GPUs, NICs, NVLinks, their rates."""
-    from byteps.detect import detect
-    from byteps.topo import as_text, as_toml
+    from byteps.topology.detect import detect
+    from byteps.topology.show import as_text, as_toml
     from byteps.topology import load_topology
 
     try:

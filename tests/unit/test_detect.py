@@ -4,12 +4,12 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from byteps import detect as detection
 from byteps.cli import app
-from byteps.detect import detect
 from byteps.machine import PRESETS, parse_machine, preset
-from byteps.topo import as_text, as_toml
+from byteps.topology import detect as detection
 from byteps.topology import load_topology
+from byteps.topology.detect import detect
+from byteps.topology.show import as_text, as_toml
 
 GEN4, GEN3 = ("16.0 GT/s PCIe", "16"), ("8.0 GT/s PCIe", "16")
 

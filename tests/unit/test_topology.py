@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 from byteps.machine import PRESETS, preset
-from byteps.nccl_xml import parse_nccl_xml, pcie_bytes_per_s
-from byteps.nvidia_smi import parse_matrix
 from byteps.topology import load_topology, parse_topology
+from byteps.topology.nccl_xml import parse_nccl_xml, pcie_bytes_per_s
+from byteps.topology.nvidia_smi import parse_matrix
 
 REAL = Path(__file__).parents[3] / "shared" / "reference" / "topologies"
 

@@ -6,8 +6,8 @@ The formats are told apart by content, since people save them under any name.
 from pathlib import Path
 
 from byteps.machine import PRESETS, Topology, parse_machine, preset
-from byteps.nccl_xml import parse_nccl_xml
-from byteps.nvidia_smi import looks_like_matrix, parse_matrix
+from byteps.topology.nccl_xml import parse_nccl_xml
+from byteps.topology.nvidia_smi import looks_like_matrix, parse_matrix
 
 
 def load_topology(path: str | Path) -> Topology:

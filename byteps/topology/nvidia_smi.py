@@ -13,8 +13,8 @@ import re
 from itertools import combinations, count
 from pathlib import Path
 
-from byteps.assembly import Device, assemble, groups
 from byteps.machine import Topology
+from byteps.topology.assembly import Device, assemble, groups
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RELATION = re.compile(r"X|SYS|SOC|NODE|PHB|PXB|PIX|NV[0-9]+")  # SOC: SYS, in drivers before 2017

@@ -17,8 +17,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from byteps.assembly import Device, assemble
 from byteps.machine import Topology
+from byteps.topology.assembly import Device, assemble
 from byteps.units import format_rate
 
 _PCIE_SPEED = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?) ?GT/s(?: PCIe)?\s*")

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from byteps.assembly import Device, assemble
 from byteps.machine import Topology
-from byteps.nccl_xml import pcie_bytes_per_s
-from byteps.nvidia_smi import read_matrix
+from byteps.topology.assembly import Device, assemble
+from byteps.topology.nccl_xml import pcie_bytes_per_s
+from byteps.topology.nvidia_smi import read_matrix
 
 _BUS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # VGA, 3D, other display, accelerator
