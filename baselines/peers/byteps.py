@@ -10,6 +10,9 @@ from baselines.launch import DRIVER, Contender, Launch, Machine, Process, driver
 from byteps import theory
 from byteps.version import VERSION
 
+PLANS_AND_PREDICTS = ("flowsim", "lowering", "machine", "plan_view", "planner", "planning", "predict", "strategy")
+"""Modules that no process of a job uses."""
+
 
 def plan(launch: Launch, *, forced: bool = False) -> list[Process]:
     """The processes; `forced`: with scheduler and servers also for a lone worker, which must be told to use them."""
@@ -63,7 +66,8 @@ CONTENDERS = (
         uses_k=True,
         version=lambda: VERSION,
         sources=(
-            *("byteps/*.py", "!byteps/cli.py", "!byteps/bench.py", "!byteps/theory.py", "!byteps/torch.py"),
+            *("byteps/*.py", "!byteps/cli.py", "!byteps/bench.py", "!byteps/theory.py"),
+            *(f"!byteps/{name}.py" for name in PLANS_AND_PREDICTS),
             *(*DRIVER, "baselines/peers/byteps.py", "baselines/adapters/byteps_adapter.py"),
         ),
         plan=plan,
