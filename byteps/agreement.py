@@ -68,6 +68,8 @@ class Agreement:
 
     def _compare(self, rank: int, specs: Sequence[TensorSpec]) -> None:
         for spec in specs:
+            if spec.members and rank not in spec.members:
+                raise Disagreement("mismatch", f"tensor {spec.name!r}: rank {rank} has {spec.describe()}")
             known = [
                 (other, declared[spec.name]) for other, declared in self._declared.items() if spec.name in declared
             ]
@@ -86,25 +88,26 @@ class Agreement:
     def leave(self, rank: int) -> None:
         """A worker said goodbye; what still needs it, waits in vain."""
         self._left.add(rank)
-        self._check_left("declare()", self._declared)
+        self._check_left("declare()", self._ranks, self._declared)
 
     def waiting(self, number: int, seconds: float, ready: Collection[int]) -> str:
         """A summation service waits for contributions to a tensor; the line to print about it, if one is due."""
         if not 0 <= number < len(self._table.names):
             return ""  # a worker's verdict on a stray key is on its way
-        what = f"tensor {self._table.names[number]!r}"
-        self._check_left(what, ready)
-        return self._stall(what, seconds, ready)
+        name = self._table.names[number]
+        ranks = self._table.entries[name].spec.members or self._ranks
+        self._check_left(f"tensor {name!r}", ranks, ready)
+        return self._stall(f"tensor {name!r}", ranks, seconds, ready)
 
     def tick(self, now: float) -> str:
         """Time passes at the barrier; the line to print about it, if one is due."""
         if not self._declared:
             return ""
-        self._check_left("declare()", self._declared)
-        return self._stall("declare()", now - self._barrier_since, self._declared)
+        self._check_left("declare()", self._ranks, self._declared)
+        return self._stall("declare()", self._ranks, now - self._barrier_since, self._declared)
 
-    def _check_left(self, what: str, ready: Collection[int]) -> None:
-        gone = sorted(self._left - set(ready))
+    def _check_left(self, what: str, ranks: Sequence[int], ready: Collection[int]) -> None:
+        gone = sorted(self._left.intersection(ranks) - set(ready))
         if ready and gone:
             raise Disagreement(
                 "stall",
@@ -112,9 +115,9 @@ class Agreement:
                 "every worker must submit the same tensors before it leaves",
             )
 
-    def _stall(self, what: str, seconds: float, ready: Collection[int]) -> str:
+    def _stall(self, what: str, ranks: Sequence[int], seconds: float, ready: Collection[int]) -> str:
         limit, every = self._settings.stall_seconds, self._settings.stall_warn_seconds
-        missing = [rank for rank in self._ranks if rank not in ready]
+        missing = [rank for rank in ranks if rank not in ready]
         text = f"{what} waits for rank {join(missing)} for {seconds:.0f} s; ready: rank {join(sorted(ready))}"
         if seconds >= limit:
             raise Disagreement("stall", f"stalled: {text}; the limit is {limit:g} s (BYTEPS_STALL_TIMEOUT)")
@@ -129,6 +132,6 @@ class Agreement:
 
 def _difference(first: TensorSpec, second: TensorSpec) -> str:
     """Which parts of two declarations of a name differ, in words."""
-    parts = {"shape": "shape", "dtype": "type", "op": "operation"}
+    parts = {"shape": "shape", "dtype": "type", "op": "operation", "members": "members"}
     odd = [word for name, word in parts.items() if getattr(first, name) != getattr(second, name)]
     return f"{' and '.join(odd)} of a name must stay the same on every rank and in every call"

@@ -14,7 +14,7 @@ from typing import Final
 from byteps import wire
 from byteps.net import Connection, ConnectionLost
 from byteps.pipeline import MAX_CREDIT_NBYTES, Pipeline, Task, default_credit_bytes
-from byteps.wire import HEADER, HEADER_NBYTES, Kind, ProtocolError
+from byteps.wire import DECLINED, HEADER, HEADER_NBYTES, ROUNDS, Kind, ProtocolError
 
 # From this size on a reader that copied partitions out could not receive meanwhile: the Flusher makes the connection
 # full duplex.  Below it, and where shares differ, the order is kept down to the NIC.  The kernel shares the NIC equally
@@ -28,6 +28,8 @@ _MIN_UNSENT_NBYTES: Final = 32 << 10
 RELAX_SECONDS: Final = 0.02
 # Held until the last answer is in, or the job failed: an Event costs ten times as much, and there may be 10,000.
 Pending = _thread.LockType
+# As a transfer's source: it contributes nothing.  As its target: it declines the answer.
+NOTHING: Final = memoryview(bytearray())
 
 
 def make_pending() -> Pending:
@@ -155,10 +157,11 @@ class CommunicationService:
             start, end = task.span(part)
             spec = task.entry.spec
             key = wire.make_key(task.entry.number, part)
-            headers.append(
-                HEADER.pack(Kind.PUSH, wire.DTYPE_CODES[spec.dtype], spec.op, task.round & 0xFFFFFFFF, key, end - start)
-            )
-            payloads.append(task.source[start:end])
+            dtype, flags, members = wire.DTYPE_CODES[spec.dtype], 0 if task.target else DECLINED, len(spec.members)
+            payload = task.source[start:end]
+            round_ = task.round % ROUNDS
+            headers.append(HEADER.pack(Kind.PUSH, dtype, spec.op, flags, members, round_, key, len(payload)))
+            payloads.append(payload)
         done = None
         if self._ordered:
             self._untaken.append(service)
@@ -167,7 +170,7 @@ class CommunicationService:
             connection.send(headers[0], payloads[0], done=done, later=len(payloads[0]) >= _LARGE_NBYTES)
             return
         body = b"".join(headers + payloads)
-        connection.send(HEADER.pack(Kind.PUSH_BATCH, 0, 0, len(parts), 0, len(body)) + body, done=done)
+        connection.send(HEADER.pack(Kind.PUSH_BATCH, 0, 0, 0, 0, len(parts), 0, len(body)) + body, done=done)
 
     def _taken(self) -> None:
         """The kernel has taken a frame, maybe a while after it was sent; in the thread that sent the end of it."""
@@ -182,7 +185,7 @@ class CommunicationService:
         try:
             while True:
                 connection.receive_exactly(view)
-                kind, _, _, round_, key, nbytes = HEADER.unpack(header)
+                kind, _, _, _, _, round_, key, nbytes = HEADER.unpack(header)
                 if kind == Kind.PULL:
                     connection.receive_exactly(self._place(key, nbytes))
                     self._complete((key,))
@@ -203,14 +206,15 @@ class CommunicationService:
         if transfer is None:
             raise ProtocolError(f"an answer for key {key:#x}, which is not under way")
         start, end = transfer.span(key & 0xFFFFFFFF)
-        if nbytes != end - start:
-            raise ProtocolError(f"an answer of {nbytes} bytes for key {key:#x}, which has {end - start}")
-        return transfer.target[start:end]
+        place = transfer.target[start:end]
+        if nbytes != len(place):
+            raise ProtocolError(f"an answer of {nbytes} bytes for key {key:#x}, which has {len(place)}")
+        return place
 
     def _unpack(self, count: int, body: memoryview) -> list[int]:
         offset = count * HEADER_NBYTES
         keys = []
-        for _, _, _, _, key, nbytes in HEADER.iter_unpack(body[:offset]):
+        for *_, key, nbytes in HEADER.iter_unpack(body[:offset]):
             self._place(key, nbytes)[:] = body[offset : offset + nbytes]
             offset += nbytes
             keys.append(key)

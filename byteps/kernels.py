@@ -49,7 +49,10 @@ def accumulate(total: Array, incoming: Array) -> None:
 
 
 def finish(total: Array, op: int, num_workers: int, dtype: np.dtype[Any]) -> Array:
-    """The answer in the wire's type; `total` itself, changed in place, where the types are the same."""
+    """The answer in the wire's type; `total` itself, changed in place, where the types are the same.
+
+    `num_workers` is that of the round.
+    """
     if op == Op.AVERAGE and num_workers > 1:
         if total.dtype.kind == "f":
             np.divide(total, num_workers, out=total)

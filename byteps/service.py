@@ -9,7 +9,8 @@ nothing is copied, and the next round cannot touch an answer under way.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from byteps import kernels, wire
 from byteps.kernels import NUMPY_DTYPES, Array
 from byteps.net import Connection
 from byteps.summation import Action, Push, Slot
-from byteps.wire import HEADER, HEADER_NBYTES, Kind, Message, ProtocolError
+from byteps.wire import DECLINED, HEADER, HEADER_NBYTES, Kind, Message, Op, ProtocolError
 
 
 class BufferPool:
@@ -35,6 +36,27 @@ class BufferPool:
 
     def give(self, buffer: Array) -> None:
         self._free.append(buffer)
+
+
+class Answer(NamedTuple):
+    """The answer for one partition."""
+
+    header: bytes
+    payload: memoryview
+    declined: bytes  # the header for a worker that declined the payload
+    recipients: dict[int, bool] | None  # as Slot.answered
+
+    def frame(self, rank: int) -> tuple[bytes, memoryview | bytes] | None:
+        """Header and payload for this worker; None if it has not asked."""
+        if self.recipients is None or (wants := self.recipients.get(rank)):
+            return self.header, self.payload
+        return None if wants is None else (self.declined, b"")
+
+
+def _join(frames: Sequence[tuple[bytes, memoryview | bytes]]) -> bytes:
+    """Small answers as one frame."""
+    body = b"".join([header for header, _ in frames] + [payload for _, payload in frames])
+    return HEADER.pack(Kind.PULL_BATCH, 0, 0, 0, 0, len(frames), 0, len(body)) + body
 
 
 class Accumulator:
@@ -71,13 +93,13 @@ class SummationService:
         buffer = self._pool.take()
         while True:
             connection.receive_exactly(header_view)
-            kind, dtype, op, round_, key, nbytes = HEADER.unpack(header)
+            kind, dtype, op, flags, members, round_, key, nbytes = HEADER.unpack(header)
             if kind == Kind.PUSH:
                 self._check(dtype, op, nbytes, wire.MAX_PARTITION_NBYTES)
                 if nbytes > len(buffer):
                     buffer = self._grow(nbytes)
                 connection.receive_exactly(buffer[:nbytes].data)
-                push = Push(worker, round_, nbytes, dtype, op)
+                push = Push(worker, round_, nbytes, dtype, op, members, not flags & DECLINED)
                 adopted = self._contribute(key, push, buffer[:nbytes].view(NUMPY_DTYPES[dtype]), buffer, None)
                 if adopted:
                     buffer = self._pool.take()
@@ -98,9 +120,9 @@ class SummationService:
         return buffer if len(buffer) >= nbytes else np.empty(nbytes, np.uint8)  # another thread had a smaller one
 
     def _check(self, dtype: int, op: int, nbytes: int, limit: int) -> None:
-        if dtype >= len(NUMPY_DTYPES) or op > 1:
+        if dtype >= len(NUMPY_DTYPES) or op >= len(Op):
             raise ProtocolError(f"element type {dtype}, operation {op}")
-        if not 0 < nbytes <= limit or nbytes % NUMPY_DTYPES[dtype].itemsize:
+        if nbytes > limit or nbytes % NUMPY_DTYPES[dtype].itemsize:
             raise ProtocolError(f"a partition of {nbytes} bytes of {NUMPY_DTYPES[dtype]}; at most {limit} are allowed")
 
     def _batch(self, worker: int, count: int, body: bytearray) -> None:
@@ -109,21 +131,26 @@ class SummationService:
         table, offset = view[: count * HEADER_NBYTES], count * HEADER_NBYTES
         if len(table) < count * HEADER_NBYTES:
             raise ProtocolError(f"a batch of {count} entries in {len(body)} bytes")
-        answers: list[tuple[bytes, memoryview]] = []
-        for _, dtype, op, round_, key, nbytes in HEADER.iter_unpack(table):
+        everything = np.frombuffer(body, np.uint8)
+        answers: list[Answer] = []
+        for _, dtype, op, flags, members, round_, key, nbytes in HEADER.iter_unpack(table):
             self._check(dtype, op, nbytes, wire.SMALL_NBYTES)
             if offset + nbytes > len(body):
                 raise ProtocolError(f"a batch whose entries exceed its {len(body)} bytes")
-            incoming = np.frombuffer(body, NUMPY_DTYPES[dtype], nbytes // NUMPY_DTYPES[dtype].itemsize, offset)
-            self._contribute(key, Push(worker, round_, nbytes, dtype, op), incoming, None, answers)
+            incoming = everything[offset : offset + nbytes].view(NUMPY_DTYPES[dtype])
+            push = Push(worker, round_, nbytes, dtype, op, members, not flags & DECLINED)
+            self._contribute(key, push, incoming, None, answers)
             offset += nbytes
         if not answers:
             return
-        parts = [header for header, _ in answers] + [payload for _, payload in answers]
-        joined = b"".join(parts)
-        frame = HEADER.pack(Kind.PULL_BATCH, 0, 0, len(answers), 0, len(joined)) + joined
-        for connection in self.connections.values():
-            connection.send(frame)
+        if all(answer.recipients is None for answer in answers):
+            frame = _join([(answer.header, answer.payload) for answer in answers])
+            for connection in self.connections.values():
+                connection.send(frame)
+            return
+        for rank, connection in self.connections.items():
+            if mine := [parts for answer in answers if (parts := answer.frame(rank)) is not None]:
+                connection.send(_join(mine))
 
     def _contribute(
         self,
@@ -131,24 +158,27 @@ class SummationService:
         push: Push,
         incoming: Array,
         buffer: Array | None,
-        answers: list[tuple[bytes, memoryview]] | None,
+        answers: list[Answer] | None,
     ) -> bool:
-        """Sum one contribution; whether `buffer`, which holds it, was taken over."""
+        """Sum one contribution; whether `buffer`, which holds it, was taken over.
+
+        The answer, if it is due, goes into `answers`, or out at once.
+        """
         accumulator = self._slots.get(key) or self._slots.setdefault(key, Accumulator(self._num_workers))
         adopted = False
         with accumulator.lock:
             actions = accumulator.slot.handle(push)
-            if actions[0] is Action.ADOPT:
+            if Action.ADOPT in actions:
                 # A batch's body lives as long as its views; bf16, fp16 and small integers need a wider copy anyway.
-                same = kernels.ACCUMULATORS[push.dtype] == incoming.dtype
+                same = push.op == Op.COPY or kernels.ACCUMULATORS[push.dtype] == incoming.dtype
                 accumulator.total = incoming if same else kernels.widen(incoming)
                 adopted = same and buffer is not None
                 accumulator.buffer = buffer if adopted else None
-            else:
+            elif Action.ADD in actions:
                 assert accumulator.total is not None
                 kernels.accumulate(accumulator.total, incoming)
-            if actions[-1] is not Action.REPLY:
-                if actions[0] is Action.ADOPT:
+            if Action.REPLY not in actions:
+                if key not in self._pending:
                     accumulator.since = time.monotonic()
                     self._pending[key] = accumulator
                     if self._departed:
@@ -157,23 +187,28 @@ class SummationService:
             self._pending.pop(key, None)
             total, held = accumulator.total, accumulator.buffer
             accumulator.total = accumulator.buffer = None
+            recipients = accumulator.slot.answered
         assert total is not None
-        answer = kernels.finish(total, push.op, self._num_workers, incoming.dtype)
+        payload = kernels.finish(total, push.op, push.members or self._num_workers, incoming.dtype).view(np.uint8).data
         kind = Kind.PULL if answers is None else 0
-        header = HEADER.pack(kind, push.dtype, push.op, push.round, key, push.nbytes)
-        payload = answer.view(np.uint8).data
+        header = HEADER.pack(kind, push.dtype, push.op, 0, 0, push.round, key, len(payload))
+        declined = HEADER.pack(kind, push.dtype, push.op, DECLINED, 0, push.round, key, 0)
+        answer = Answer(header, payload, declined, recipients)
         if answers is not None:
-            answers.append((header, payload))
+            answers.append(answer)
             return adopted
-        done = self._returner(held) if held is not None else None
-        for connection in self.connections.values():
-            connection.send(header, payload, done=done)
+        frames = [(connection, answer.frame(rank)) for rank, connection in self.connections.items()]
+        wanting = sum(frame is not None and frame[0] is header for _, frame in frames)
+        done = self._returner(held, wanting) if held is not None else None
+        for connection, frame in frames:
+            if frame is not None:
+                connection.send(*frame, done=done if frame[0] is header else None)
         return adopted
 
-    def _returner(self, buffer: Array) -> Callable[[], None]:
+    def _returner(self, buffer: Array, times: int) -> Callable[[], None]:
         """Gives the buffer back after its last send."""
         # list.pop is atomic, so the callbacks of different threads need no lock.
-        remaining = [buffer] * len(self.connections)
+        remaining = [buffer] * times
 
         def done() -> None:
             last = remaining.pop()

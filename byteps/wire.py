@@ -2,12 +2,17 @@
 
 Data frames.  A frame is one 24-byte header, little endian, and its payload:
 
-    kind u8 | dtype u8 | op u8 | 0 u8 | round u32 | key u64 | nbytes u64
+    kind u8 | dtype u8 | op u8 | flags u8 | members u16 | round u16 | key u64 | nbytes u64
 
 PUSH and PULL carry one partition.  PUSH_BATCH and PULL_BATCH carry many small ones ("small tensors travel together"):
 `round` holds their count, `nbytes` the length of the body, which is a table of such headers followed by the payloads
 in the same order.  A key is `tensor number << 32 | partition index`, so 2^32 partitions of a tensor fit and no two
 tensors meet.
+
+A round is over when `members` workers (0: all) have pushed; rounds count modulo 2^16.  A PUSH of 0 bytes contributes
+nothing, like zeros, and its worker still gets the answer; one with DECLINED gets an answer of 0 bytes.  So a broadcast
+is one push with bytes, a reduce-scatter one tensor per rank that only this rank does not decline, and every byte
+crosses the network once.
 
 Control messages are msgpack-encoded msgspec structs behind a u32 length: typed on arrival, bounded, never unpickled.
 Pure: no I/O.
@@ -21,9 +26,12 @@ import msgspec
 
 from byteps.errors import BytePSError
 
-PROTOCOL_VERSION: Final = 1
-HEADER: Final = struct.Struct("<BBBxIQQ")
+PROTOCOL_VERSION: Final = 2
+HEADER: Final = struct.Struct("<BBBBHHQQ")
 HEADER_NBYTES: Final = HEADER.size
+DECLINED: Final = 1
+ROUNDS: Final = 1 << 16
+MAX_MEMBERS: Final = (1 << 16) - 1
 MAX_CONTROL_NBYTES: Final = 64 << 20
 MAX_PARTITION_NBYTES: Final = 1 << 30
 # A batch gathers partitions of at most SMALL bytes until BATCH bytes or MAX_BATCH_COUNT entries are together.
@@ -43,10 +51,12 @@ class Kind(enum.IntEnum):
 
 
 class Op(enum.IntEnum):
-    """What a push_pull returns: the sum over workers, or the sum divided by their number (integers: floor)."""
+    """What a round returns: the sum over its workers, the sum divided by their number (integers: floor), or the one
+    contribution that has bytes, bit by bit."""
 
     SUM = 0
     AVERAGE = 1
+    COPY = 2
 
 
 # Wire codes of the element types; the position is the code and never changes.
@@ -70,6 +80,7 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     shape: tuple[int, ...]
     dtype: str
     op: Op
+    members: tuple[int, ...] = ()  # the ranks that take part in it; none: all
 
     @property
     def numel(self) -> int:
@@ -83,7 +94,8 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return self.numel * ITEM_NBYTES[DTYPE_CODES[self.dtype]]
 
     def describe(self) -> str:
-        return f"shape {self.shape} {self.dtype} {self.op.name.lower()}"
+        of = f" of rank {', '.join(map(str, self.members))}" if self.members else ""
+        return f"shape {self.shape} {self.dtype} {self.op.name.lower()}{of}"
 
 
 class TensorEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

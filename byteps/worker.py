@@ -4,6 +4,7 @@ The user's thread submits and waits; `communication` moves the bytes.
 """
 
 import contextlib
+import math
 import os
 import socket
 import subprocess
@@ -200,7 +201,12 @@ class Worker:
             raise self._error
 
     def submit(self, spec: TensorSpec, source: memoryview, target: memoryview, priority: int) -> Pending:
-        """Start one push_pull of at least one byte; returns what `wait` and `done` take."""
+        """Start one round of a tensor of at least one byte; returns what `wait` takes.
+
+        Source and target may be NOTHING, but somebody must contribute.
+        """
+        if spec.members and self.rank not in spec.members:
+            raise BytePSError(f"tensor {spec.name!r} has {spec.describe()}; this is rank {self.rank}")
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -223,15 +229,19 @@ class Worker:
         self._communication.pump()
         return pending
 
-    def wait(self, pending: Pending) -> None:
-        """Until the transfer is complete; raises the job's error if it failed."""
+    def wait(self, pending: Pending, seconds: float = math.inf) -> bool:
+        """Until the transfer is complete, whether it is in time; raises the job's error if it failed."""
         if pending.locked():
             self._communication.flush()
+        deadline = time.monotonic() + seconds
         while not pending.acquire(timeout=RELAX_SECONDS):
             self.relax()  # a stall is ended by the scheduler, a death by its verdict; both release
+            if time.monotonic() >= deadline:
+                return False
         pending.release()
         if self._error is not None:
             raise self._error
+        return True
 
     def relax(self) -> None:
         """To be called now and then by a user who polls instead of waiting."""
@@ -276,7 +286,7 @@ class Worker:
         self._communication.submit(
             Transfer(
                 entry=tensor.entry,
-                nbytes=len(source),
+                nbytes=tensor.spec.nbytes,
                 priority=priority,
                 round=tensor.round,
                 source=source,

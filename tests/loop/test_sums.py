@@ -40,3 +40,17 @@ def test_every_sum_equals_the_oracle_under_options(workers, servers, environment
     result = launch("conformance.py", str(PARTITION), workers=workers, servers=servers, **environment)
     assert result.code == 0, result.output
     assert passed(result.output) == list(range(workers))
+
+
+@pytest.mark.parametrize("workers, servers", [(1, 1), (2, 0), (3, 0), (3, 2), (4, 1)])
+def test_some_ranks_take_part_some_contribute_some_want_the_answer(workers, servers):
+    result = launch(
+        "rounds.py",
+        str(PARTITION),
+        workers=workers,
+        servers=servers,
+        BYTEPS_PARTITION_BYTES=str(PARTITION),
+        BYTEPS_FORCE_DISTRIBUTED="1",
+    )
+    assert result.code == 0, result.output
+    assert passed(result.output) == list(range(workers))

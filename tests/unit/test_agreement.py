@@ -12,6 +12,7 @@ from byteps.wire import (
     Notice,
     Op,
     Table,
+    TensorSpec,
     Waiting,
 )
 
@@ -139,3 +140,39 @@ def test_a_barrier_after_a_rank_has_left_ends_at_once():
     job.say(1, Goodbye(outstanding=0))
     job.say(0, Declare(specs=(spec("w"),), barrier=True))
     assert verdict(job.wait(0.5))[0] == "stall"
+
+
+# ---- tensors of some ranks ----
+
+PAIR = TensorSpec(name="pair", shape=(10,), dtype="float32", op=Op.SUM, members=(0, 2))
+
+
+def test_a_tensor_of_some_ranks_waits_for_those_alone():
+    job = Job(workers=3).running()
+    job.say(2, Declare(specs=(PAIR,), barrier=False))
+    text = "stall: tensor 'pair' waits for rank 0 for 11 s; ready: rank 2"
+    assert job.say(20, Waiting(number=0, seconds=11, ready=(2,)))[0] == Log(text)
+    job.say(1, Goodbye(outstanding=0))  # it is none of its members
+    assert job.say(20, Waiting(number=0, seconds=12, ready=(2,))) == []
+    job.say(0, Goodbye(outstanding=0))
+    kind, text = verdict(job.say(20, Waiting(number=0, seconds=13, ready=(2,))))
+    assert kind == "stall"
+    assert text.startswith("rank 0 left (shutdown) while tensor 'pair' needs its contribution; ")
+
+
+def test_ranks_that_disagree_about_the_members_are_told():
+    job = Job(workers=3).running()
+    job.say(2, Declare(specs=(PAIR,), barrier=False))
+    assert verdict(job.say(0, Declare(specs=(spec("pair"),), barrier=False))) == (
+        "mismatch",
+        "tensor 'pair': rank 2 has shape (10,) float32 sum of rank 0, 2, rank 0 has shape (10,) float32 sum "
+        "(members of a name must stay the same on every rank and in every call)",
+    )
+
+
+def test_a_rank_that_is_no_member_may_not_declare():
+    job = Job(workers=3).running()
+    assert verdict(job.say(1, Declare(specs=(PAIR,), barrier=False))) == (
+        "mismatch",
+        "tensor 'pair': rank 1 has shape (10,) float32 sum of rank 0, 2",
+    )

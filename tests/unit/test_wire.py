@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byteps.wire import (
+    DECLINED,
     DTYPES,
     HEADER,
     HEADER_NBYTES,
@@ -34,6 +35,7 @@ SPECS = st.builds(
     shape=st.lists(st.integers(0, 2**40), max_size=4).map(tuple),
     dtype=st.sampled_from(DTYPES),
     op=st.sampled_from(Op),
+    members=st.lists(st.integers(0, 999), max_size=4).map(tuple),
 )
 ENTRIES = st.builds(
     TensorEntry,
@@ -92,8 +94,8 @@ def test_a_truncated_message_is_a_protocol_error(message, count):
 
 def test_the_header_is_24_bytes_little_endian_and_never_changes():
     assert HEADER_NBYTES == 24
-    packed = HEADER.pack(1, 2, 1, 7, make_key(3, 5), 2**33)
-    assert packed == bytes([1, 2, 1, 0, 7, 0, 0, 0]) + struct.pack("<QQ", 3 << 32 | 5, 2**33)
+    packed = HEADER.pack(1, 2, 1, DECLINED, 300, 7, make_key(3, 5), 2**33)
+    assert packed == bytes([1, 2, 1, 1, 44, 1, 7, 0]) + struct.pack("<QQ", 3 << 32 | 5, 2**33)
     assert DTYPES == ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 
 
