@@ -4,9 +4,11 @@ The numpy and the torch API share it; they differ only in how they see a tensor'
 """
 
 import atexit
+import contextlib
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +39,7 @@ class Session:
         self.settings = settings
         self.worker = Worker(settings) if settings.distributed else None
         self.plugins: dict[str, Any] = {}  # what a framework's API keeps for as long as the job lasts
+        self.closing: list[Callable[[], None]] = []  # what it still has to do before the job is left in order
         self._unnamed: Counter[str] = Counter()
 
     @property
@@ -134,6 +137,10 @@ def _leave(error: str) -> None:
     global _session
     if _session is not None:
         session, _session = _session, None
+        if not error:
+            with contextlib.suppress(BytePSError):  # of a job that failed, and has told so
+                for close in session.closing:
+                    close()
         if session.worker is not None:
             session.worker.shutdown(error)
         atexit.unregister(_leave_at_exit)

@@ -23,6 +23,14 @@ from byteps.torch.collectives import (
     reducescatter,
 )
 from byteps.torch.compression import Compression
+from byteps.torch.optimizer import DistributedOptimizer
+from byteps.torch.state import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+    join,
+)
 from byteps.torch.tensors import (
     Handle,
     declare,
@@ -38,6 +46,7 @@ __all__ = [
     "Adasum",
     "Average",
     "Compression",
+    "DistributedOptimizer",
     "Handle",
     "Max",
     "Min",
@@ -45,6 +54,7 @@ __all__ = [
     "Sum",
     "allgather",
     "allgather_async",
+    "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
@@ -54,10 +64,14 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
     "declare",
     "grouped_allreduce",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "poll",

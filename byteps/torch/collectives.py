@@ -25,7 +25,7 @@ from byteps.torch.tensors import (
     push_pull_async_inplace,
     synchronize,
 )
-from byteps.wire import DTYPES
+from byteps.wire import DTYPES, TensorSpec
 
 Average: Final = "average"
 Sum: Final = "sum"
@@ -149,17 +149,22 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None, pr
 def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: None = None) -> Handle:
     """Start a broadcast into `tensor`."""
     _scaled(tensor, 1.0, process_set)
-    check_root(root_rank)
     session = current()
-    dtype = _WIDER.get(tensor.dtype, tensor.dtype)
-    full_name = None if name is None else f"broadcast from {root_rank}/{name}"
-    spec = make_spec(full_name, tuple(tensor.shape), dtype_name(dtype), False, None)
+    spec = broadcast_spec(tensor, root_rank, name)
     spec = session.claim_name(spec) if name is None else spec
     with torch.no_grad():
         if session.rank != root_rank:
             tensor.fill_(_zero(tensor.dtype))
-        source = tensor.detach().to(dtype)
+        source = tensor.detach().to(_WIDER.get(tensor.dtype, tensor.dtype))
     return begin(session, spec, source, tensor)
+
+
+def broadcast_spec(tensor: torch.Tensor, root_rank: int, name: str | None) -> TensorSpec:
+    """What a broadcast is to the job; two roots are two names, so ranks that disagree stall and are told."""
+    check_root(root_rank)
+    dtype = dtype_name(_WIDER.get(tensor.dtype, tensor.dtype))
+    full_name = None if name is None else f"broadcast from {root_rank}/{name}"
+    return make_spec(full_name, tuple(tensor.shape), dtype, False, None)
 
 
 def _zero(dtype: torch.dtype) -> float:
@@ -187,7 +192,7 @@ class _Allgather(torch.autograd.Function):
         counts = gather_shapes(tensor)
         ctx.start, ctx.rows = sum(counts[: current().rank]), tensor.shape[0]
         ctx.name = None if name is None else f"gradient of {name}"
-        return synchronize(_allgather_async(tensor, name, counts))
+        return synchronize(allgather_async_of(tensor, name, counts))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -197,10 +202,11 @@ class _Allgather(torch.autograd.Function):
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: None = None) -> Handle:
     """Start an allgather; waits for the sizes, `synchronize` for the rows."""
     _scaled(tensor, 1.0, process_set)
-    return _allgather_async(tensor, name, gather_shapes(tensor))
+    return allgather_async_of(tensor, name, gather_shapes(tensor))
 
 
-def _allgather_async(tensor: torch.Tensor, name: str | None, counts: list[int]) -> Handle:
+def allgather_async_of(tensor: torch.Tensor, name: str | None, counts: list[int]) -> Handle:
+    """With the ranks' numbers of rows, as `gather_shapes` found them."""
     session = current()
     rows, dtype = sum(counts), _WIDER.get(tensor.dtype, tensor.dtype)
     # A name has one shape.  Where rows differ between ranks they differ between calls: a power of two bounds how many

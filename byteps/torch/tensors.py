@@ -149,7 +149,9 @@ def begin(session: Session, spec: TensorSpec, source: torch.Tensor, result: torc
     alike = received.dtype == host.dtype and received.device == host.device
     if not alike or not received.is_contiguous() or received.is_neg():
         received = torch.empty_like(host) if host is source else host
-    pending = session.submit(spec, _bytes(host), _bytes(received), priority)
+    view = _bytes(host)
+    target = view if received.data_ptr() == host.data_ptr() else _bytes(received)
+    pending = session.submit(spec, view, target, priority)
     return Handle(spec.name, pending, received, result)
 
 
