@@ -30,6 +30,8 @@ def launch(
     command: Annotated[list[str] | None, typer.Argument(help="The training program, after --.")] = None,
     workers: Annotated[int, typer.Option(help="Start a local job with this many workers.")] = 0,
     servers: Annotated[int, typer.Option(help="CPU machines of the local job; 0: workers sum among themselves.")] = 0,
+    trace: Annotated[str, typer.Option(help="File for a trace, to open in ui.perfetto.dev.")] = "",
+    trace_steps: Annotated[str, typer.Option(help="Steps to trace, such as 10:20; default: the first 20.")] = "",
 ) -> None:
     """Start a job: all roles on this machine (--workers), or this machine's role of a distributed one (DMLC_ROLE).
 
@@ -39,6 +41,8 @@ def launch(
     DMLC_NUM_WORKER, DMLC_NUM_SERVER, BYTEPS_JOB_SECRET, and on workers DMLC_WORKER_ID; then
     byteps launch -- python train.py
     """
+    options = {"BYTEPS_TRACE": trace and os.path.abspath(trace), "BYTEPS_TRACE_STEPS": trace_steps}
+    os.environ.update({name: value for name, value in options.items() if value})
     settings = settings_from_environment()
     command = command or []
     if workers < 0 or servers < 0:
@@ -114,9 +118,9 @@ def topo(
     toml: Annotated[bool, typer.Option("--toml", help="Write it as TOML, to fill in what is unknown.")] = False,
 ) -> None:
     """Show the inside of this machine, or of a described one: CPUs, PCIe switches, GPUs, NICs, NVLinks, their rates."""
+    from byteps.topology import load_topology
     from byteps.topology.detect import detect
     from byteps.topology.show import as_text, as_toml
-    from byteps.topology import load_topology
 
     try:
         topology = load_topology(file) if file else detect()

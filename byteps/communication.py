@@ -14,6 +14,7 @@ from typing import Final
 from byteps import wire
 from byteps.net import Connection, ConnectionLost
 from byteps.pipeline import MAX_CREDIT_NBYTES, Pipeline, Task, default_credit_bytes
+from byteps.trace import Span
 from byteps.wire import DECLINED, HEADER, HEADER_NBYTES, ROUNDS, Kind, ProtocolError
 
 # From this size on a reader that copied partitions out could not receive meanwhile: the Flusher makes the connection
@@ -45,6 +46,7 @@ class Transfer(Task):
     source: memoryview
     target: memoryview
     pending: Pending
+    timing: Span | None = None  # if somebody wants to know when
 
 
 class CommunicationService:
@@ -154,6 +156,8 @@ class CommunicationService:
         payloads: list[bytes | memoryview] = []
         for task, part in parts:
             assert isinstance(task, Transfer)
+            if task.timing is not None:
+                task.timing.leaves()
             start, end = task.span(part)
             spec = task.entry.spec
             key = wire.make_key(task.entry.number, part)

@@ -19,8 +19,10 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
+from byteps import trace
 from byteps.assign import Shares
 from byteps.guardian import Guardian
 from byteps.plan import load_plan
@@ -204,6 +206,8 @@ def launch_local(settings: Settings, command: Sequence[str]) -> int:
         job_secret=settings.job_secret or secrets.token_hex(16),
     )
     settings, _ = follow_plan(settings)  # the scheduler follows it again: here for errors before anything starts
+    if settings.trace:
+        trace.prepare_files(Path(settings.trace), settings.num_workers)
     job = Job()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a worker may print what this terminal's encoding has not
@@ -235,6 +239,9 @@ def launch_local(settings: Settings, command: Sequence[str]) -> int:
         return 130
     finally:
         job.close()
+        if settings.trace:
+            with contextlib.suppress(OSError):  # a full disk; the workers' own files are as good
+                trace.join_files(Path(settings.trace), settings.num_workers)
         for number, handler in previous.items():
             signal.signal(number, handler)
 

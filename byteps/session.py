@@ -7,15 +7,18 @@ import atexit
 import contextlib
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from byteps.communication import Pending
 from byteps.errors import BytePSError
 from byteps.launcher import settings_from_environment
 from byteps.settings import Settings
+from byteps.trace import Trace
 from byteps.wire import DTYPES, Op, TensorSpec
 from byteps.worker import Worker
 
@@ -38,6 +41,7 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.worker = Worker(settings) if settings.distributed else None
+        self.trace = Trace(Path(settings.trace), self.rank, settings.trace_steps) if settings.trace else None
         self.plugins: dict[str, Any] = {}  # what a framework's API keeps for as long as the job lasts
         self.closing: list[Callable[[], None]] = []  # what it still has to do before the job is left in order
         self._unnamed: Counter[str] = Counter()
@@ -54,7 +58,8 @@ class Session:
             if source is not target:
                 target[:] = source
             return None
-        return self.worker.submit(spec, source, target, priority)
+        timing = self.trace.submitted(spec.name, spec.nbytes) if self.trace is not None else None
+        return self.worker.submit(spec, source, target, priority, timing)
 
     def declare(self, specs: list[TensorSpec]) -> None:
         """Register tensors of at least one byte on all workers together."""
@@ -71,7 +76,10 @@ class Session:
         """Wait for it; raises the job's error.  Finishing it again does nothing."""
         if handle.pending is not None:
             assert self.worker is not None
+            began = time.monotonic_ns() if self.trace is not None and not handle.done else 0
             self.worker.wait(handle.pending)
+            if began and self.trace is not None:
+                self.trace.waited(handle.name, began)
             handle.pending = None
         if handle.name:
             self._release_name(handle.name)
@@ -114,6 +122,8 @@ def init(settings: Settings | None = None) -> None:
     global _session
     if _session is None:
         _session = Session(settings or settings_from_environment())
+        if _session.trace is not None and (optimizer := sys.modules.get("torch.optim.optimizer")):
+            _session.trace.count_steps_of(optimizer)
         atexit.register(_leave_at_exit)
 
 
@@ -143,6 +153,8 @@ def _leave(error: str) -> None:
                     close()
         if session.worker is not None:
             session.worker.shutdown(error)
+        if session.trace is not None:
+            session.trace.close()
         atexit.unregister(_leave_at_exit)
 
 

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from byteps.errors import BytePSError
 from byteps.partition import DEFAULT_PARTITION_BYTES
@@ -86,6 +86,23 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+class Steps(NamedTuple):
+    """The steps from `first` to before `end`."""
+
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.end}"
+
+
+def _steps(text: str) -> Steps:
+    first, colon, end = text.partition(":")
+    if not colon or not first.isdecimal() or not end.isdecimal() or int(first) >= int(end):
+        raise ValueError("use FIRST:END, such as 10:20 for the steps 10 to 19")
+    return Steps(int(first), int(end))
+
+
 def _host(text: str) -> str:
     return text.strip("[]")  # [::1]
 
@@ -130,6 +147,9 @@ class Settings:
     # Per machine; 0: one per 4 cores
     service_processes: int = field(default=0, metadata=_from("BYTEPS_SERVICE_PROCESSES", _count))
     congestion_control: str = field(default="cubic", metadata=_from("BYTEPS_CONGESTION_CONTROL", _text))
+    # A file for what happens when (`trace`); default: none
+    trace: str = field(default="", metadata=_from("BYTEPS_TRACE", _text))
+    trace_steps: Steps = field(default=Steps(0, 20), metadata=_from("BYTEPS_TRACE_STEPS", _steps))
     start_seconds: float = field(default=120.0, metadata=_from("BYTEPS_START_TIMEOUT", _seconds))
     heartbeat_seconds: float = field(default=30.0, metadata=_from("BYTEPS_HEARTBEAT_TIMEOUT", _seconds))
     stall_warn_seconds: float = field(default=10.0, metadata=_from("BYTEPS_STALL_WARNING", _seconds))

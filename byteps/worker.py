@@ -22,6 +22,7 @@ from byteps.net import Connection, Flusher
 from byteps.rendezvous import Link, log
 from byteps.server import num_processes, service_command
 from byteps.settings import Settings
+from byteps.trace import Span
 from byteps.version import VERSION
 from byteps.wire import Message, TensorEntry, TensorSpec
 
@@ -37,7 +38,7 @@ class _Tensor:
     spec: TensorSpec
     entry: TensorEntry | None = None
     round: int = 0
-    waiting: deque[tuple[memoryview, memoryview, int, Pending]] = field(default_factory=deque)
+    waiting: deque[tuple[memoryview, memoryview, int, Span | None, Pending]] = field(default_factory=deque)
     active: bool = False
 
 
@@ -200,7 +201,9 @@ class Worker:
         if self._error is not None:
             raise self._error
 
-    def submit(self, spec: TensorSpec, source: memoryview, target: memoryview, priority: int) -> Pending:
+    def submit(
+        self, spec: TensorSpec, source: memoryview, target: memoryview, priority: int, timing: Span | None = None
+    ) -> Pending:
         """Start one round of a tensor of at least one byte; returns what `wait` takes.
 
         Source and target may be NOTHING, but somebody must contribute.
@@ -218,7 +221,7 @@ class Worker:
             self._outstanding += 1
             pending = make_pending()
             if tensor.spec == spec:
-                tensor.waiting.append((source, target, priority, pending))
+                tensor.waiting.append((source, target, priority, timing, pending))
             else:
                 self._contradictions.append(pending)  # it is never sent; the scheduler's verdict releases it
             if tensor.entry is None or tensor.spec != spec:
@@ -281,7 +284,7 @@ class Worker:
         """Start the tensor's next waiting transfer, if none is under way; whether it did.  Under the lock."""
         if tensor.active or tensor.entry is None or not tensor.waiting or self._error is not None:
             return False
-        source, target, priority, pending = tensor.waiting.popleft()
+        source, target, priority, timing, pending = tensor.waiting.popleft()
         tensor.active = True
         self._communication.submit(
             Transfer(
@@ -292,6 +295,7 @@ class Worker:
                 source=source,
                 target=target,
                 pending=pending,
+                timing=timing,
             )
         )
         tensor.round += 1
@@ -303,6 +307,8 @@ class Worker:
             tensor.active = False
             self._outstanding -= 1
             more = self._activate(tensor)
+        if transfer.timing is not None:
+            transfer.timing.answered()
         transfer.pending.release()
         if more:
             self._communication.pump()

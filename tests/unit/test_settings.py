@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byteps.partition import DEFAULT_PARTITION_BYTES
-from byteps.settings import Settings, SettingsError, read_settings
+from byteps.settings import Settings, SettingsError, Steps, read_settings
 
 
 def read(**environment: str) -> Settings:
@@ -73,6 +73,8 @@ def test_booleans_are_spelled_in_many_ways(text, value):
         ({"BYTEPS_HEARTBEAT_TIMEOUT": "0"}, "use more than 0 seconds"),
         ({"BYTEPS_STALL_WARNING": "2min"}, "BYTEPS_STALL_WARNING (120 s) must be below BYTEPS_STALL_TIMEOUT (60 s)"),
         ({"BYTEPS_KEY_HASH_FN": "md5"}, "use exact"),
+        ({"BYTEPS_TRACE_STEPS": "10"}, "BYTEPS_TRACE_STEPS='10' is not valid: use FIRST:END, such as 10:20"),
+        ({"BYTEPS_TRACE_STEPS": "20:20"}, "use FIRST:END"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(environment, text):
@@ -120,6 +122,8 @@ SETTINGS = st.builds(
     nic_bytes_per_s=st.one_of(st.just(0.0), st.floats(1e-3, 1e13)),
     credit_bytes=st.integers(0, 2**50),
     service_processes=st.integers(0, 64),
+    trace=st.sampled_from(["", "traces/my trace.json"]),
+    trace_steps=st.builds(lambda first, count: Steps(first, first + count), st.integers(0, 99), st.integers(1, 99)),
     start_seconds=SECONDS,
     heartbeat_seconds=SECONDS,
     stall_warn_seconds=st.floats(0.001, 1.0),
