@@ -146,11 +146,12 @@ def _leave_at_exit() -> None:
 def _leave(error: str) -> None:
     global _session
     if _session is not None:
-        session, _session = _session, None
+        session = _session
         if not error:
             with contextlib.suppress(BytePSError):  # of a job that failed, and has told so
                 for close in session.closing:
                     close()
+        _session = None
         if session.worker is not None:
             session.worker.shutdown(error)
         if session.trace is not None:

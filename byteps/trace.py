@@ -72,7 +72,8 @@ class Trace:
         self._step = 0
         self._began = time.monotonic_ns()
         self._used = False  # whether this step has submitted anything
-        self._first_gradient = self._last_gradient = self._last_answer = self._last_wait = 0
+        self._first_gradient = self._last_gradient = self._last_answer = 0
+        self._hidden = False
         self._hook: Any = None
         self._meta("process_name", 0, name=f"worker {rank}")
         self._meta("process_sort_index", 0, sort_index=rank)
@@ -92,17 +93,16 @@ class Trace:
         self._used = True
         return Span(self, name, nbytes, self._step, time.monotonic_ns()) if self._recording else None
 
-    def gradient(self) -> None:
-        """The backward pass has a gradient ready."""
-        self._used = True
+    def gradient(self, *, hidden: bool = False) -> None:
+        """The backward pass has a gradient ready; `hidden`: for which somebody waits where no Python sees it."""
+        self._used, self._hidden = True, hidden
         self._last_gradient = time.monotonic_ns()
         self._first_gradient = self._first_gradient or self._last_gradient
 
     def waited(self, name: str, began: int) -> None:
         """The user's thread got its result, and had to wait.  Other threads hold nobody up."""
         if threading.current_thread() is threading.main_thread():
-            self._last_wait = time.monotonic_ns()
-            self._event(WAIT, name, began, self._last_wait)
+            self._event(WAIT, name, began, time.monotonic_ns())
 
     def _answered(self, span: Span, now: int) -> None:
         self._last_answer = now
@@ -117,7 +117,7 @@ class Trace:
         if self._first_gradient:
             self._event(COMPUTE, "forward", self._began, self._first_gradient)
             self._event(COMPUTE, "backward", self._first_gradient, self._last_gradient)
-            if self._last_wait < self._last_gradient < self._last_answer:  # DDP waits where nobody can see it
+            if self._hidden and self._last_answer > self._last_gradient:
                 self._event(WAIT, "gradients", self._last_gradient, self._last_answer)
         self._event(STEP, f"step {self._step}", self._began, now)
         self._flush()

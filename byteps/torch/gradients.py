@@ -121,6 +121,8 @@ class GradientReducer:
         slot = self.slots[index]
         grad = slot.parameter.grad
         self.synchronised, self.changed = False, True
+        if self.session.trace is not None:
+            self.session.trace.gradient()
         if grad is not slot.grad:  # zero_grad() of the model, not of the optimiser: what there was is dropped
             if slot.handle is not None:
                 self.discard()

@@ -24,10 +24,8 @@ from byteps.trace import path_of, read, step_times
 PARAMETERS = {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
-def command(
-    trace: Path, steps: int, then: str = "leave", *, options: tuple[str, ...] = (), workers: int = 2
-) -> list[str]:
-    words = launch_command(workers, 1, [sys.executable, str(PROGRAMS / "traced.py"), str(steps), then])
+def command(trace: Path, steps: int, *then: str, options: tuple[str, ...] = (), workers: int = 2) -> list[str]:
+    words = launch_command(workers, 1, [sys.executable, str(PROGRAMS / "traced.py"), str(steps), *(then or ("leave",))])
     return [*words[:4], "--trace", str(trace), *options, *words[4:]]
 
 
@@ -63,6 +61,26 @@ def test_every_worker_every_step_of_the_window_and_every_tensor_is_in_one_file(t
     words = [sys.executable, "-m", "byteps.trace", str(tmp_path / "out.json")]
     lines = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [[str(rank), "3"] for rank in range(workers)]
+
+
+@pytest.mark.parametrize("way", ["optimizer", "crossing"])
+def test_with_the_optimizer_the_trace_shows_computation_and_where_it_waits(tmp_path, way):
+    done = run(command(tmp_path / "out.json", 4, "leave", way), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [event for event in json.loads((tmp_path / "out.json").read_text()) if event["ph"] == "X"]
+    inside_forward = 0
+    for rank, step in [(rank, step) for rank in (0, 1) for step in (1, 2, 3)]:
+        mine = [event for event in events if (event["pid"], event["args"]["step"]) == (rank, step)]
+        rows = {event["name"]: (event["ts"], event["ts"] + event["dur"]) for event in mine if event["cat"] == "compute"}
+        whole = next((event["ts"], event["ts"] + event["dur"]) for event in mine if event["cat"] == "step")
+        (begin, first), (again, last) = rows["forward"], rows["backward"]
+        assert (begin, first) == pytest.approx((whole[0], again), abs=0.01)
+        assert begin < first < last < whole[1]
+        submitted = {event["name"]: event["ts"] for event in mine if event["cat"] == "queued"}
+        assert {f"optimizer 0/{name}" for name in PARAMETERS} <= set(submitted)
+        assert min(submitted.values()) < last  # the last layer's gradient leaves before the first layer's is there
+        inside_forward += sum(begin <= event["ts"] < first for event in mine if event["cat"] == "wait")
+    assert (inside_forward > 0) == (way == "crossing")
 
 
 def test_a_killed_worker_leaves_its_events(tmp_path):
