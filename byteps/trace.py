@@ -33,6 +33,7 @@ STEP, COMPUTE, WAIT, QUEUED, PUSH_PULL = "step", "compute", "wait", "queued", "p
 _ROWS: Final = (STEP, COMPUTE, WAIT)  # those of tensors come below
 _FLUSH_LINES: Final = 256
 _MAX_LINES: Final = 200_000  # 30 MB: for programs without steps, and steps of very many tensors
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 _OPENING: Final = b"[\n"
 _CLOSING: Final = b'{"name":"complete","ph":"M","pid":0,"args":{}}\n]\n'
 
@@ -157,9 +158,9 @@ class Trace:
         self._line({"name": kind, "ph": "M", "pid": self._rank, "tid": row, "args": args})
 
     def _line(self, event: Event) -> None:
-        text = json.dumps(event, separators=(",", ":"))
+        line = _encode(event)
         with self._lock:
-            self._lines.append(text)
+            self._lines.append(line)
             self._written += 1
             full = len(self._lines) >= _FLUSH_LINES
         if full:
