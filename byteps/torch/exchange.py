@@ -85,7 +85,7 @@ def conclude(table: Sequence[int], size: int, *, who: str, names: Sequence[str],
         raise MismatchError(f"{who}: ranks are not at the same point: {said}")
     flags = table[2 * size :]
     stepping = any(doing[rank] is Doing.STEP for rank in here)
-    sparse = [name for name, flag in zip(names, flags, strict=True) if flag >= _SPARSE]
+    sparse = [repr(name) for name, flag in zip(names, flags, strict=True) if flag >= _SPARSE]
     if sparse and stepping:
         raise BytePSError(
             f"{who}: the gradient of {listed(sparse)} is sparse, which is not supported; give DistributedOptimizer "

@@ -84,8 +84,8 @@ class GradientReducer:
             f"{self.name}/exchange", (exchange.length(self._size, count),), "int64", None, "sum"
         )
         self._order_spec = make_spec(f"{self.name}/order", (count,), "int64", None, "sum")
-        specs = [slot.spec for slot in self.slots]
-        self.session.declare(sorted([*specs, self._exchange_spec, self._order_spec], key=lambda spec: spec.name))
+        self.session.declare(sorted((slot.spec for slot in self.slots), key=lambda spec: spec.name))
+        self.session.declare([self._exchange_spec, self._order_spec])  # apart: their shapes follow from the names
         for reference in reducers:
             if (other := reference()) is not None:
                 other.release({id(slot.parameter) for slot in self.slots})
@@ -112,7 +112,7 @@ class GradientReducer:
         """A later optimiser reduces these gradients."""
         for slot in self.slots:
             if id(slot.parameter) in parameters:
-                self.taken.append(slot.name)
+                self.taken.append(repr(slot.name))
                 if slot.hook is not None:
                     slot.hook.remove()
 
