@@ -8,7 +8,7 @@ from byteps.errors import BytePSError, MismatchError
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from byteps.torch.exchange import Doing, Verdict, Word, conclude, fill, length  # noqa: E402
+from byteps.torch.exchange import Doing, Verdict, Word, conclude, fill, length
 
 NAMES = ["body", "head", "embedding"]
 
