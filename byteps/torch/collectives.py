@@ -49,6 +49,24 @@ _DTYPES: Final = (*DTYPES, *(dtype_name(dtype) for dtype in _WIDER))  # by posit
 _MAX_DIMENSIONS: Final = 8
 
 
+# ---- the job ----
+
+
+def not_built() -> bool:
+    """Whether one of Horovod's libraries is in use: none is."""
+    return False
+
+
+def cross_size() -> int:
+    """The number of machines, if all have equally many workers."""
+    return current().settings.num_workers // current().settings.local_size
+
+
+def cross_rank() -> int:
+    """This machine's number."""
+    return current().rank // current().settings.local_size
+
+
 # ---- sums ----
 
 

@@ -80,10 +80,8 @@ class GradientReducer:
             spec = make_spec(f"{self.name}/{name}", tuple(sent.shape), dtype_name(sent.dtype), None, op)
             self.slots.append(Slot(name, parameter, parameter.dtype, spec, -1 - position))
         count = len(self.slots)
-        self._exchange_spec = make_spec(
-            f"{self.name}/exchange", (exchange.length(self._size, count),), "int64", None, "sum"
-        )
-        self._order_spec = make_spec(f"{self.name}/order", (count,), "int64", None, "sum")
+        self._exchange_spec = self._integers("exchange", exchange.length(self._size, count))
+        self._order_spec = self._integers("order", count)
         self.session.declare(sorted((slot.spec for slot in self.slots), key=lambda spec: spec.name))
         self.session.declare([self._exchange_spec, self._order_spec])  # apart: their shapes follow from the names
         for reference in reducers:
@@ -92,6 +90,9 @@ class GradientReducer:
         reducers.append(weakref.ref(self))
         for index in range(count):
             self._watch(index)
+
+    def _integers(self, name: str, length: int) -> TensorSpec:
+        return make_spec(f"{self.name} {name}", (length,), "int64", None, "sum")
 
     # ---- hooks ----
 
@@ -250,8 +251,9 @@ class GradientReducer:
             for slot, priority in zip(self.slots, synchronize(self._ordering).tolist(), strict=True):
                 slot.priority = priority
             self._ordering = None
-        names = [slot.name for slot in self.slots]
-        verdict = exchange.conclude(table, self._size, who=self.name, names=names, average=self._average)
+        verdict = exchange.conclude(
+            table, self._size, who=self.name, names=[slot.name for slot in self.slots], average=self._average
+        )
         self._factor = verdict.factor
         for slot, wanted in zip(self.slots, verdict.wanted, strict=True):
             if wanted and slot.handle is None:
@@ -263,10 +265,9 @@ class GradientReducer:
         if self._doing is Doing.STEP:
             slot.parameter.grad = torch.zeros_like(slot.parameter)
             self._submit(slot)
-            return
-        slot.grad = None
-        sent = torch.zeros(slot.spec.shape, dtype=getattr(torch, slot.spec.dtype))
-        slot.handle = begin(self.session, slot.spec, sent, sent, slot.priority)
+        else:
+            slot.grad, sent = None, torch.zeros(slot.spec.shape, dtype=getattr(torch, slot.spec.dtype))
+            slot.handle = begin(self.session, slot.spec, sent, sent, slot.priority)
 
     def collect(self, slot: Slot) -> None:
         """Wait for a sum, if one is under way, and put it into the gradient."""
@@ -288,17 +289,3 @@ class GradientReducer:
                 grad.copy_(total)
             if self._factor != 1.0:
                 grad.mul_(self._factor)
-
-    def join(self) -> frozenset[int]:
-        """Take part in the others' exchanges, with nothing, until all have joined; those that joined last."""
-        if self.under_way:
-            raise BytePSError(f"{self.name}: join() while gradients are being summed; call step() first")
-        before = last = frozenset[int]()
-        while len(before) < self._size:
-            self.start(Doing.JOINED)
-            joined = self.resolve()
-            for slot in self.slots:
-                self.collect(slot)
-            last, before = joined - before, joined
-        self.steps = 0  # ranks have made different numbers of them
-        return last

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from byteps.errors import BytePSError
 from byteps.session import current
 from byteps.torch.collectives import (
     allgather_async_of,
@@ -22,6 +23,7 @@ from byteps.torch.collectives import (
     broadcast_spec,
     gather_shapes,
 )
+from byteps.torch.exchange import Doing
 from byteps.torch.gradients import GradientReducer
 from byteps.torch.tensors import dtype_name, synchronize
 
@@ -144,5 +146,20 @@ def join(device: int = -1) -> int:
         return current().settings.num_workers - 1
     # Which optimizer the others step next is theirs to choose.
     with ThreadPoolExecutor(len(reducers), "join") as pool:
-        last = list(pool.map(GradientReducer.join, reducers))
+        last = list(pool.map(_join, reducers))
     return max(frozenset.intersection(*last))  # the last rank is among the last ones of every optimizer
+
+
+def _join(reducer: GradientReducer) -> frozenset[int]:
+    """Take part in the others' exchanges, with nothing, until all have joined; those that joined last."""
+    if reducer.under_way:
+        raise BytePSError(f"{reducer.name}: join() while gradients are being summed; call step() first")
+    before = last = frozenset[int]()
+    while len(before) < current().settings.num_workers:
+        reducer.start(Doing.JOINED)
+        joined = reducer.resolve()
+        for slot in reducer.slots:
+            reducer.collect(slot)
+        last, before = joined - before, joined
+    reducer.steps = 0  # ranks have made different numbers of them
+    return last

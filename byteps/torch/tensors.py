@@ -144,14 +144,15 @@ def begin(session: Session, spec: TensorSpec, source: torch.Tensor, result: torc
         view = _bytes(host)
         staged = _stager().stage(source, host, partial(session.submit, spec, view, view, priority))
         return Handle(spec.name, None, host, result, staged)
+    if source is result and source.device.type == "cpu" and source.is_contiguous():
+        view = _bytes(source)
+        return Handle(spec.name, session.submit(spec, view, view, priority), source, source)
     host = source.to("cpu").contiguous()
     received = result.detach()
     alike = received.dtype == host.dtype and received.device == host.device
     if not alike or not received.is_contiguous() or received.is_neg():
         received = torch.empty_like(host) if host is source else host
-    view = _bytes(host)
-    target = view if received.data_ptr() == host.data_ptr() else _bytes(received)
-    pending = session.submit(spec, view, target, priority)
+    pending = session.submit(spec, _bytes(host), _bytes(received), priority)
     return Handle(spec.name, pending, received, result)
 
 

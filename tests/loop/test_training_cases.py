@@ -26,7 +26,7 @@ VERDICTS = {
     r"not by rank 0; 'optimizer 0/2.weight' is declared by rank 1, not by rank 0$",
     "shape": r"MismatchError: tensor 'optimizer 0/0.bias': (.*shape \((4|5),\) float32 average){2}",
     "not distributed": r"StallError: stalled: declare\(\) waits for rank 1 for \d+ s; ready: rank 0",
-    "fewer batches": r"StallError: rank 1 left \(shutdown\) while tensor 'optimizer 0/\S+' needs its contribution",
+    "fewer batches": r"StallError: rank 1 left \(shutdown\) while tensor 'optimizer 0[^']+' needs its contribution",
     "dropped gradients": r"MismatchError: optimizer 0: ranks are not at the same point: rank 0 after 2 steps is at "
     r"step\(\) or synchronize\(\), rank 1 after 2 steps is at zero_grad\(\) before step\(\), with gradients under way",
 }

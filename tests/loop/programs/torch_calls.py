@@ -83,6 +83,10 @@ def forms_of_horovod() -> None:
     refused(lambda: bps.allreduce(mine, process_set=1), "process sets are not supported")
     refused(lambda: bps.allreduce(mine, average=True, op=bps.Sum), "contradicts")
     bps.barrier()
+    assert bps.nccl_built() is bps.mpi_threads_supported() is False
+    assert (bps.cross_size(), bps.cross_rank()) == (SIZE // bps.local_size(), RANK // bps.local_size())
+    for name in ("elastic", "SyncBatchNorm", "start_timeline"):
+        assert not hasattr(bps, name)
     scalar = bps.allreduce(torch.tensor(3.5 + RANK))
     assert scalar.shape == ()
     assert scalar.item() == 3.5 + (SIZE - 1) / 2
