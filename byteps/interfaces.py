@@ -1,7 +1,9 @@
-"""Which address of this machine a role listens on.
+"""Which addresses of this machine its summation processes listen on.
 
 By default the one that the route to the scheduler uses, so that docker0 and the like are never picked; DMLC_NODE_HOST
-or DMLC_INTERFACE (a name such as eth1, or a CIDR such as 10.1.0.0/16) choose another.
+or DMLC_INTERFACE (a name such as eth1, or a CIDR such as 10.1.0.0/16) choose another, or several, separated by commas.
+A machine's processes then listen on them in turn.  They have equal shares, so every NIC carries as much as the others,
+and workers reach each over the NIC of theirs that its network is on, as their kernel's routes say.
 """
 
 import fcntl
@@ -29,23 +31,25 @@ def interface_addresses() -> dict[str, str]:
     return found
 
 
-def own_address(settings: Settings, towards_scheduler: str) -> str:
-    """The numeric address to listen on; StartError names an interface that is not there, and those that are."""
-    if settings.node_host:
-        return resolve(settings.node_host, 0)[1][0]
-    if not settings.interface:
+def own_address(settings: Settings, towards_scheduler: str, process: int = 0) -> str:
+    """The numeric address that this process listens on; StartError names an interface that is not there."""
+    if not settings.nics:
         return towards_scheduler
+    nic = settings.nics[process % len(settings.nics)]
+    return resolve(nic, 0)[1][0] if settings.node_host else _address_of(nic)
+
+
+def _address_of(interface: str) -> str:
+    """By its name, or a network that it is on."""
     addresses = interface_addresses()
-    if settings.interface in addresses:
-        return addresses[settings.interface]
+    if interface in addresses:
+        return addresses[interface]
     try:
-        network = ipaddress.ip_network(settings.interface, strict=False)
+        network = ipaddress.ip_network(interface, strict=False)
     except ValueError:
         network = None
     for address in addresses.values():
         if network is not None and ipaddress.ip_address(address) in network:
             return address
     listed = ", ".join(f"{name} ({address})" for name, address in addresses.items())
-    raise StartError(
-        f"DMLC_INTERFACE={settings.interface!r} is no interface or network here; this machine has {listed}"
-    )
+    raise StartError(f"DMLC_INTERFACE={interface!r} is no interface or network here; this machine has {listed}")

@@ -1,6 +1,7 @@
 """The processes of the Summation Service: a role of its own on CPU machines, a worker's child on GPU machines."""
 
 import argparse
+import math
 import os
 import secrets
 import socket
@@ -34,7 +35,7 @@ class ServiceProcess:
         self._who = "server" if rank < 0 else f"summation service of worker {rank}"
         self._flusher = Flusher()
         self._link = Link(settings, self._flusher, self._who)
-        host = own_address(settings, self._link.local_host)
+        host = own_address(settings, self._link.local_host, process)
         check_secret(settings, host)
         sock = listen(host, 0)
         self._service = SummationService(
@@ -119,8 +120,12 @@ class ServiceProcess:
 
 
 def num_processes(settings: Settings) -> int:
-    """Summation processes per machine: one per 4 cores, so that cores and not the interpreter lock set the limit."""
-    return settings.service_processes or max(1, (os.cpu_count() or 1) // 4)
+    """Summation processes per machine: one per 4 cores, so that cores and not the interpreter lock set the limit.
+
+    As many on every NIC, unless the user says how many.
+    """
+    nics = max(len(settings.nics), 1)
+    return settings.service_processes or math.ceil(max((os.cpu_count() or 1) // 4, 1) / nics) * nics
 
 
 def service_command(*, rank: int, process: int, processes: int, machine: str, fd: int = -1) -> list[str]:

@@ -127,8 +127,9 @@ class Settings:
     num_servers: int = field(default=0, metadata=_from("DMLC_NUM_SERVER", _count))
     worker_id: int = field(default=-1, metadata=_from("DMLC_WORKER_ID", _count))  # -1: the scheduler chooses
     server_id: int = field(default=-1, metadata=_from("DMLC_SERVER_ID", _count))
-    node_host: str = field(default="", metadata=_from("DMLC_NODE_HOST", _text))  # default: towards the scheduler
-    # An interface name or CIDR to take the address from
+    # Addresses to listen on; default: the one towards the scheduler
+    node_host: str = field(default="", metadata=_from("DMLC_NODE_HOST", _text))
+    # Interface names or CIDRs to take the addresses from
     interface: str = field(default="", metadata=_from("DMLC_INTERFACE", _text))
     local_rank: int = field(default=0, metadata=_from("BYTEPS_LOCAL_RANK", _count))
     local_size: int = field(default=1, metadata=_from("BYTEPS_LOCAL_SIZE", _count))
@@ -182,6 +183,11 @@ class Settings:
     def distributed(self) -> bool:
         """One worker alone is the identity and contacts nobody, unless forced."""
         return self.num_workers > 1 or self.force_distributed
+
+    @property
+    def nics(self) -> list[str]:
+        """The hosts or interfaces that were named to listen on; none: by the route to the scheduler."""
+        return [name.strip() for name in (self.node_host or self.interface).split(",") if name.strip()]
 
     @property
     def secret(self) -> bytes:

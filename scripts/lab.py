@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 CONGESTION_CONTROL = "cubic"
-NIC = "eth0"
+NIC = "eth0"  # of a host with one
 MAX_BYTES_PER_S_PER_CORE = 0.5e9  # 4 Gbit/s of NIC rate in sum; above, the cores are what one measures
 
 _SWITCH = "switch"
@@ -60,10 +60,11 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class LabSpec:
-    """Hosts on one switch, in one subnet of `prefix_len` bits."""
+    """Hosts on one switch, in one subnet of `prefix_len` bits; or all on `nics` switches, in subnets in a row."""
 
     hosts: tuple[Host, ...]
     prefix_len: int = 16
+    nics: int = 1
 
     def __post_init__(self) -> None:
         if not self.hosts:
@@ -85,8 +86,8 @@ class LabSpec:
                 return host
         raise ValueError(f"no host {name!r} in this lab; it has {', '.join(self.names)}")
 
-    def address(self, name: str) -> str:
-        return self.host(name).address
+    def address(self, name: str, nic: int = 0) -> str:
+        return _address(self.host(name), nic, self.prefix_len)
 
     def expected_bytes_per_s(self, name: str) -> float:
         """Payload per second that TCP gets through the host's NIC, one way."""
@@ -123,8 +124,11 @@ class Batch:
         return "".join(line + "\n" for line in self.lines)
 
 
-def star(hosts: Mapping[str, float], *, subnet: str = "10.77.0.0/16") -> LabSpec:
-    """Hosts by name with their NICs' bytes per second on one switch; addresses in order, from the subnet's first."""
+def star(hosts: Mapping[str, float], *, subnet: str = "10.77.0.0/16", nics: int = 1) -> LabSpec:
+    """Hosts by name with their NICs' bytes per second on one switch; addresses in order, from the subnet's first.
+
+    With several NICs, each has this rate, and a switch and a subnet of its own.
+    """
     network = ipaddress.IPv4Network(subnet)
     if len(hosts) > network.num_addresses - 2:
         raise ValueError(f"{len(hosts)} hosts do not fit into {subnet}; give a larger subnet")
@@ -134,6 +138,7 @@ def star(hosts: Mapping[str, float], *, subnet: str = "10.77.0.0/16") -> LabSpec
             for i, (name, rate) in enumerate(hosts.items(), start=1)
         ),
         prefix_len=network.prefixlen,
+        nics=nics,
     )
 
 
@@ -148,12 +153,12 @@ def shaping(bytes_per_s: float) -> Shaping:
 
 def overload(spec: LabSpec, num_cores: int) -> str:
     """Why a machine of `num_cores` cannot carry this lab, or "" if it can."""
-    total = sum(host.nic_bytes_per_s for host in spec.hosts)
+    total = spec.nics * sum(host.nic_bytes_per_s for host in spec.hosts)
     allowed = MAX_BYTES_PER_S_PER_CORE * num_cores
     if total <= allowed:
         return ""
     return (
-        f"{len(spec.hosts)} NICs of {total * 8e-9:.3g} Gbit/s in sum are more than the {allowed * 8e-9:.3g} Gbit/s "
+        f"{spec.nics * len(spec.hosts)} NICs of {total * 8e-9:.3g} Gbit/s in sum are more than the {allowed * 8e-9:.3g} Gbit/s "
         f"that {num_cores} cores can emulate; use fewer hosts or slower NICs"
     )
 
@@ -177,9 +182,14 @@ def switch_namespace(prefix: str) -> str:
     return f"{prefix}-{_SWITCH}"
 
 
-def port(index: int) -> str:
+def device(nic: int) -> str:
+    """A host's end of a link."""
+    return f"eth{nic}"
+
+
+def port(index: int, nic: int = 0) -> str:
     """The switch's end of the link to the host number `index`."""
-    return f"p{index}"
+    return f"p{index}" if nic == 0 else f"p{index}n{nic}"
 
 
 def namespaces(spec: LabSpec, prefix: str) -> tuple[str, ...]:
@@ -190,15 +200,16 @@ def bring_up(spec: LabSpec, prefix: str) -> tuple[tuple[Batch, ...], ...]:
     """Stages in order; the batches of one stage are independent of each other."""
     switch = switch_namespace(prefix)
     made = Batch(tool="ip", namespace="", lines=tuple(f"netns add {name}" for name in namespaces(spec, prefix)))
-    tc_ports = tuple(_shape(port(i), host) for i, host in enumerate(spec.hosts))
+    nics = range(spec.nics)
+    tc_ports = tuple(_shape(port(i, nic), host) for i, host in enumerate(spec.hosts) for nic in nics)
     second_half = [
         Batch(tool="tc", namespace=switch, lines=tc_ports),
         Batch(tool="sh", namespace=switch, lines=(_NO_BRIDGE_FIREWALL,)),
     ]
     for host in spec.hosts:
         inside = host_namespace(prefix, host.name)
-        second_half.append(Batch(tool="ip", namespace=inside, lines=_host_lines(host, spec.prefix_len)))
-        second_half.append(Batch(tool="tc", namespace=inside, lines=(_shape(NIC, host),)))
+        second_half.append(Batch(tool="ip", namespace=inside, lines=_host_lines(host, spec)))
+        second_half.append(Batch(tool="tc", namespace=inside, lines=tuple(_shape(device(nic), host) for nic in nics)))
         second_half.append(Batch(tool="sh", namespace=inside, lines=(_NO_TCP_MEMORY,)))
     return ((made,), (Batch(tool="ip", namespace=switch, lines=_switch_lines(spec, prefix)),), tuple(second_half))
 
@@ -215,34 +226,38 @@ _NO_TCP_MEMORY = "echo 1 >/proc/sys/net/ipv4/tcp_no_metrics_save"
 
 
 def _switch_lines(spec: LabSpec, prefix: str) -> tuple[str, ...]:
-    lines = [
-        "link add br0 type bridge stp_state 0 mcast_snooping 0",
-        "link set br0 addrgenmode none up",
-        "link set lo up",
-    ]
-    for i, host in enumerate(spec.hosts):
-        inside = host_namespace(prefix, host.name)
+    lines = ["link set lo up"]
+    for nic in range(spec.nics):  # a bridge each: on one, a host would answer for all its addresses on every NIC
         lines += [
-            f"link add {port(i)} type veth peer name {NIC} netns {inside}",
-            f"link set {port(i)} addrgenmode none",
-            f"link set {port(i)} master br0{_gso(host)} up",
+            f"link add br{nic} type bridge stp_state 0 mcast_snooping 0",
+            f"link set br{nic} addrgenmode none up",
         ]
+        for i, host in enumerate(spec.hosts):
+            inside = host_namespace(prefix, host.name)
+            lines += [
+                f"link add {port(i, nic)} type veth peer name {device(nic)} netns {inside}",
+                f"link set {port(i, nic)} addrgenmode none",
+                f"link set {port(i, nic)} master br{nic}{_gso(host)} up",
+            ]
     return tuple(lines)
 
 
-def _host_lines(host: Host, prefix_len: int) -> tuple[str, ...]:
+def _host_lines(host: Host, spec: LabSpec) -> tuple[str, ...]:
     congctl = f"congctl {CONGESTION_CONTROL}"
     local = "route replace table local local"
-    return (
-        "link set lo up",
-        f"link set {NIC} addrgenmode none",
-        f"link set {NIC}{_gso(host)} up",
-        f"addr add {host.address}/{prefix_len} dev {NIC}",
-        f"route replace {_subnet(host.address, prefix_len)} dev {NIC} src {host.address} {congctl}",
-        f"{local} {host.address} dev {NIC} src {host.address} {congctl}",
-        f"{local} 127.0.0.0/8 dev lo src 127.0.0.1 {congctl}",
-        f"{local} 127.0.0.1 dev lo src 127.0.0.1 {congctl}",
-    )
+    lines = ["link set lo up"]
+    for nic in range(spec.nics):
+        dev, address = device(nic), _address(host, nic, spec.prefix_len)
+        lines += [
+            f"link set {dev} addrgenmode none",
+            f"link set {dev}{_gso(host)} up",
+            f"addr add {address}/{spec.prefix_len} dev {dev}",
+            f"route replace {_subnet(address, spec.prefix_len)} dev {dev} src {address} {congctl}",
+            f"{local} {address} dev {dev} src {address} {congctl}",
+        ]
+    lines.append(f"{local} 127.0.0.0/8 dev lo src 127.0.0.1 {congctl}")
+    lines.append(f"{local} 127.0.0.1 dev lo src 127.0.0.1 {congctl}")
+    return tuple(lines)
 
 
 def _gso(host: Host) -> str:
@@ -254,6 +269,11 @@ def _shape(device: str, host: Host) -> str:
     bucket = shaping(host.nic_bytes_per_s)
     rate = f"{round(host.nic_bytes_per_s * 8)}bit"
     return f"qdisc replace dev {device} root tbf rate {rate} burst {bucket.burst_bytes} limit {bucket.limit_bytes}"
+
+
+def _address(host: Host, nic: int, prefix_len: int) -> str:
+    """In the subnet that is `nic` after that of the host's first NIC."""
+    return str(ipaddress.IPv4Address(host.address) + (nic << (32 - prefix_len)))
 
 
 def _subnet(address: str, prefix_len: int) -> ipaddress.IPv4Network:

@@ -184,24 +184,24 @@ class Lab:
             return ""
         return self._hosts.get(inode, "")
 
-    def counters(self, host: str) -> Counters:
-        return self._read((host,))[host]
+    def counters(self, host: str, nic: int = 0) -> Counters:
+        return self._read((host,), nic)[host]
 
     def all_counters(self) -> dict[str, Counters]:
         """Counters of all hosts.  Read them after the sockets are closed: what is in flight is in neither."""
         return self._read(self.spec.names)
 
-    def _read(self, hosts: Sequence[str]) -> dict[str, Counters]:
+    def _read(self, hosts: Sequence[str], nic: int = 0) -> dict[str, Counters]:
         switch = lab.switch_namespace(self.prefix)
         commands = [["tc", "-n", switch, "-s", "-j", "qdisc", "show"]]
         for host in hosts:
-            commands.append(["ip", "-n", self.namespace(host), "-s", "-j", "link", "show", "dev", lab.NIC])
-            commands.append(["tc", "-n", self.namespace(host), "-s", "-j", "qdisc", "show", "dev", lab.NIC])
+            commands.append(["ip", "-n", self.namespace(host), "-s", "-j", "link", "show", "dev", lab.device(nic)])
+            commands.append(["tc", "-n", self.namespace(host), "-s", "-j", "qdisc", "show", "dev", lab.device(nic)])
         ports, *answers = (json.loads(text) for text in _run_all([(command, "") for command in commands]))
         buckets = {qdisc["dev"]: qdisc for qdisc in ports if qdisc["kind"] == "tbf"}
         result = {}
         for host, (link,), (sent,) in zip(hosts, answers[::2], answers[1::2], strict=True):
-            received = buckets[lab.port(self.spec.names.index(host))]
+            received = buckets[lab.port(self.spec.names.index(host), nic)]
             result[host] = Counters(
                 tx_bytes=link["stats64"]["tx"]["bytes"],
                 rx_bytes=link["stats64"]["rx"]["bytes"],

@@ -39,18 +39,18 @@ def test_shaping_is_what_was_measured_to_be_good(bytes_per_s: float, expected: t
     assert (bucket.burst_bytes, bucket.limit_bytes, bucket.gso_max_bytes) == expected
 
 
-@given(host_rates)
-def test_both_directions_of_every_nic_are_shaped_alike(hosts: dict[str, float]) -> None:
-    spec = star(hosts)
+@given(host_rates, st.integers(1, 3))
+def test_both_directions_of_every_nic_are_shaped_alike(hosts: dict[str, float], nics: int) -> None:
+    spec = star(hosts, nics=nics)
     shaped = {
         (namespace, match[1]): match[2]
         for namespace, line in lines(spec, "tc")
         if (match := re.fullmatch(r"qdisc replace dev (\S+) root (tbf .*)", line))
     }
-    assert len(shaped) == 2 * len(hosts)
-    for i, host in enumerate(spec.hosts):
-        inside = shaped[lab.host_namespace(PREFIX, host.name), lab.NIC]
-        assert shaped[lab.switch_namespace(PREFIX), lab.port(i)] == inside
+    assert len(shaped) == 2 * len(hosts) * nics
+    for i, host, nic in ((i, host, nic) for i, host in enumerate(spec.hosts) for nic in range(nics)):
+        inside = shaped[lab.host_namespace(PREFIX, host.name), lab.device(nic)]
+        assert shaped[lab.switch_namespace(PREFIX), lab.port(i, nic)] == inside
         bits = float(re.search(r"rate (\S+)bit ", inside)[1])  # type: ignore[index]
         assert bits == pytest.approx(host.nic_bytes_per_s * 8, abs=0.5)
 
@@ -96,6 +96,19 @@ def test_addresses_follow_the_order_of_the_hosts() -> None:
     assert [(host.name, host.address) for host in spec.hosts] == [("gpu0", "10.9.0.1"), ("cpu0", "10.9.0.2")]
     assert spec.address("cpu0") == "10.9.0.2"
     assert spec.expected_bytes_per_s("cpu0") == 2e6 * TCP_PAYLOAD_FRACTION
+
+
+def test_every_nic_has_a_network_of_its_own_with_a_switch_of_its_own() -> None:
+    spec = star({"a": 1e6, "b": 1e6}, nics=3)
+    addresses = {(host.name, nic): spec.address(host.name, nic) for host in spec.hosts for nic in range(3)}
+    assert addresses["a", 0] == spec.address("a") == "10.77.0.1"
+    assert [addresses["b", nic] for nic in range(3)] == ["10.77.0.2", "10.78.0.2", "10.79.0.2"]
+    inside = [line for namespace, line in lines(spec, "ip") if namespace == lab.host_namespace(PREFIX, "b")]
+    for nic in range(3):
+        assert f"addr add 10.{77 + nic}.0.2/16 dev eth{nic}" in inside
+    masters = [line.split()[2:5:2] for _, line in lines(spec, "ip") if " master " in line]
+    assert sorted(masters) == sorted([lab.port(i, nic), f"br{nic}"] for i in range(2) for nic in range(3))
+    assert "12 Gbit/s" in overload(star({f"h{i}": 125e6 for i in range(6)}, nics=2), num_cores=2)
 
 
 def test_names_of_a_run_are_recognised_and_foreign_ones_are_not() -> None:
