@@ -130,6 +130,23 @@ def tune_contenders(results: ResultsOption = RESULTS) -> None:
     print(tune.TUNED)
 
 
+@app.command("fit")
+def fit_constants(results: ResultsOption = RESULTS) -> None:
+    """Fit the systems' constants on Figure 12 and on 16 GPUs (minutes), simulate everything, and print the errors."""
+    from experiments import agenda, analysis, errors, fit
+    from experiments.tables.errors import by_line, by_system
+
+    try:
+        fit.main()
+    except KeyboardInterrupt:
+        _interrupted()
+    unfit = _run(["all"], "reproduce", results, on="sim")
+    loaded = [analysis.load(results, name) for name in agenda.simulations()]
+    points = errors.points(record for one in loaded for record in one.simulated)
+    print(by_line(points), by_system(points), sep="\n\n")
+    _end(unfit)
+
+
 @app.command("reproduce")
 def reproduce(tier: TierOption = "reproduce", results: ResultsOption = RESULTS) -> None:
     """Simulate what can be, so that it is predicted; run all experiments and benchmarks that are missing; draw the

@@ -33,7 +33,7 @@ BACK_ENDS: tuple[BackEnd, ...] = ("lab", "sim", "theory")
 
 SOURCES = (
     *(f"byteps/{name}.py" for name in ("assign", "cluster", "flowsim", "lowering", "machine", "partition", "pipeline")),
-    *(f"byteps/{name}.py" for name in ("predict", "strategy", "theory", "units")),
+    *(f"byteps/{name}.py" for name in ("planner", "predict", "strategy", "theory", "units")),
     *(f"experiments/{name}.py" for name in ("analysis", "catalogue", "layers", "scale", "simulate", "systems")),
     *(f"experiments/{name}.py" for name in ("traffic", "twins", "workloads")),
     *("byteps/machines/*.toml", "experiments/models/*.toml", "experiments/systems.toml"),
@@ -117,11 +117,11 @@ def _results(cases: list[Case], on: Computed) -> Iterator[Iterable[Result | str]
         yield ()
         return
     cores = int(provenance.host()["cores"])
-    with multiprocessing.Pool(min(cores, len(cases)), initializer=_leave_signals_to_the_parent) as pool:
+    with multiprocessing.Pool(min(cores, len(cases)), initializer=leave_signals_to_the_parent) as pool:
         yield pool.imap(partial(_result, on), cases)
 
 
-def _leave_signals_to_the_parent() -> None:
+def leave_signals_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

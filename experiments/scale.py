@@ -1,8 +1,8 @@
 """Training on clusters like the paper's: what its jobs, machines and systems are to `byteps.predict`.
 
     machine     a preset of `byteps.machine`, or "one-gpu": nothing but the NIC costs time
-    local       how BytePS sums inside a machine: "rule" (the paper's), "strawman", or the GPUs that hand the sum to the
-                CPU: "root=all", "root=2,3"
+    local       how BytePS sums inside a machine: "rule" (the paper's), "planned" (ours), "strawman", or the GPUs that
+                hand the sum to the CPU: "root=all", "root=2,3"
 
 On a single machine every system does the same: an all-reduce over its GPUs, without the network.  Horovod's ring goes
 over all GPUs of all machines and, without GPUDirect RDMA, through host memory, beside the NIC's own traffic.  A
@@ -15,7 +15,7 @@ Pure except for files of workloads, machines and the paper's numbers.
 from dataclasses import dataclass, replace
 from functools import cache
 
-from byteps import machine, predict, strategy
+from byteps import machine, planner, predict, strategy
 from byteps.assign import paper_shares
 from byteps.flowsim import Outcome
 from byteps.machine import Topology
@@ -91,13 +91,17 @@ class Site:
         match local.partition("="):
             case "rule", "", "":
                 return strategy.rule(topology)
+            case "planned", "", "":
+                own = paper_shares(self.n, self.k).gpu[0]
+                carried = 1 + (self.n - 2) * own  # each way, per byte of its gradients
+                return planner.choose(topology, carried, carried).best.plan
             case "strawman", "", "":
                 return strategy.strawman(topology)
             case "root", "=", "all":
                 return strategy.reduce_broadcast(topology, topology.gpus)
             case "root", "=", numbers:
                 return strategy.reduce_broadcast(topology, [f"GPU{number}" for number in numbers.split(",")])
-        raise ValueError(f"local = {local!r}: use rule, strawman, root=all, or GPUs such as root=2,3")
+        raise ValueError(f"local = {local!r}: use rule, planned, strawman, root=all, or GPUs such as root=2,3")
 
     def kind(self, name: str, count: int, own: float, plan: LocalPlan | None = None) -> Kind:
         """GPU machines with that plan; without one, CPU machines."""

@@ -12,19 +12,21 @@
 Pure but for `load`, which reads the file.
 """
 
+import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import msgspec
 
 from byteps.predict import BytePSCosts, RingCosts, ServerCosts
 
 FILE = Path(__file__).with_name("systems.toml")
-FITTED = "fitted"  # how the source of a constant begins that `experiments.fit` finds
-
-System = Literal["byteps", "all_reduce", "parameter_server"]
-SYSTEMS: tuple[System, ...] = ("byteps", "all_reduce", "parameter_server")
+HEADER = """\
+# What the systems cost beyond bandwidth (see systems.py): seconds, bytes and fractions, each with its source.
+# `python -m experiments fit` writes those that are fitted.
+"""
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +100,34 @@ class Systems(_Table, frozen=True, kw_only=True):
     all_reduce: AllReduce
     parameter_server: ParameterServer
     lab: Lab
+
+
+def replaced(constants: Systems, found: Mapping[str, tuple[float, str]]) -> Systems:
+    """With other values and sources for some, by their paths in the file, such as "byteps.tensor_seconds"."""
+    tables = msgspec.to_builtins(constants)
+    for path, (value, source) in found.items():
+        *names, last = path.split(".")
+        table = tables
+        for name in names:
+            table = table[name]
+        table[last] = {"value": value, "source": source}
+    return msgspec.convert(tables, Systems)
+
+
+def text(constants: Systems) -> str:
+    """The file that `load` reads."""
+    parts = [HEADER]
+
+    def write(path: str, table: dict[str, Any]) -> None:
+        if "source" in table:
+            source = json.dumps(table["source"], ensure_ascii=False)
+            parts.append(f"\n[{path}]\nvalue = {table['value']:.8g}\nsource = {source}\n")
+        else:
+            for name, inner in table.items():
+                write(f"{path}.{name}" if path else name, inner)
+
+    write("", msgspec.to_builtins(constants))
+    return "".join(parts)
 
 
 def load(path: Path = FILE) -> Systems:
