@@ -25,7 +25,9 @@ def resuming_on_rank_0_only() -> None:
             model.load_state_dict(checkpoint[0])
             optimizer.load_state_dict(checkpoint[1])
         optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
-        bps.broadcast_parameters(model.state_dict(), root_rank=0)
+        with counted() as counts:
+            bps.broadcast_parameters(model.state_dict(), root_rank=0)
+        assert len(counts) == len(list(model.parameters())) < len(model.state_dict())  # a shared parameter once
         bps.broadcast_optimizer_state(optimizer, root_rank=0)
         for x, y in batches(3):
             optimizer.zero_grad()

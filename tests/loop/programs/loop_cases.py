@@ -168,6 +168,56 @@ def schedulers_with_a_cross_barrier() -> None:
 
 
 @case
+def backward_passes_whose_gradients_the_model_drops() -> None:
+    """They do not count."""
+    model, oracle = net(), net()
+    optimizer, plain = bps.DistributedOptimizer(sgd(model), backward_passes_per_step=2), sgd(oracle)
+    for step in range(3):
+        backward(model, *batch(7, SIZE))
+        if step == 1:
+            backward(model, *batch(8, SIZE))
+        model.zero_grad()
+        plain.zero_grad()
+        for part in range(2):
+            x, y = batch(10 * step + part, SIZE)
+            backward(model, x, y)
+            loss_of(oracle, x, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        plain.step()
+    close(model, oracle)
+
+
+@case
+def clearing_gradients_while_updates_are_pending() -> None:
+    """After a forward pass that leaves a module out, whose update is then still to be made."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(6)
+            self.body, self.a, self.b = (nn.Linear(3, 3) for _ in range(3))
+            self.double()
+
+        def forward(self, x: torch.Tensor, step: int) -> torch.Tensor:
+            return (self.b if step % 3 == 2 else self.a)(self.body(x).tanh()).sin().mean()
+
+    for set_to_none in (True, False):
+        model, oracle = Net(), Net()
+        optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters(), cross_barrier=model)
+        plain = sgd(oracle)
+        for step in range(8):
+            x = torch.randn(SIZE * 2, 3, generator=torch.Generator().manual_seed(step)).double()
+            loss, reference = model(x[RANK::SIZE], step), oracle(x, step)
+            for each, its_loss in ((optimizer, loss), (plain, reference)):
+                each.zero_grad(set_to_none=set_to_none)
+                its_loss.backward()
+                each.step()
+        optimizer.synchronize()
+        close(model, oracle)
+
+
+@case
 def closures() -> None:
     model, oracle = net(), net()
     optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters())
