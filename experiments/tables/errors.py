@@ -173,6 +173,7 @@ def big_errors(points: Sequence[Point]) -> str:
     """Every point that is missed by more than 15 %, the worst first, with what is known of it; "" without any."""
     missed = [point for point in points if point.error is not None and abs(point.error) > BIG_ERROR]
     missed.sort(key=lambda point: -abs(point.error or 0.0))
+    reasons = list(dict.fromkeys(residuals.reason_of(point.number) for point in missed))
     rows = [
         (
             point.number.figure,
@@ -183,12 +184,13 @@ def big_errors(points: Sequence[Point]) -> str:
             _signed(point),
             point.number.use,
             _hidden(point.number),
-            residuals.reason_of(point.number),
+            str(reasons.index(residuals.reason_of(point.number)) + 1),
         )
         for point in missed
     ]
     header = ("figure", "line", "where", "paper", "simulated", "error", "the paper's number is")
-    return table((*header, "hidden in the paper", "reason"), rows) if rows else ""
+    notes = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))
+    return f"{table((*header, 'hidden in the paper', 'reason'), rows)}\n\nReasons:\n\n{notes}" if rows else ""
 
 
 def _hidden(number: Number) -> str:

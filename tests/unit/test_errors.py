@@ -124,7 +124,7 @@ def test_what_the_paper_hides_is_nothing_at_the_bound_and_all_where_it_is_as_fas
 
 def test_reasons_are_given_for_what_they_fit_only():
     assert "overlap" in residuals.reason_of(number("Fig 15", "All-reduce", "UGATIT, 256 GPUs"))
-    assert residuals.reason_of(number("Fig 15", "BytePS, k = 0", "UGATIT, 128 GPUs")) == residuals.UNEXPLAINED
+    assert "as at the other sizes" in residuals.reason_of(number("Fig 15", "BytePS, k = 0", "UGATIT, 128 GPUs"))
     assert residuals.reason_of(number("Fig 16", "All-reduce", "BERT-large, 16 GPUs")) == residuals.UNEXPLAINED
 
 
