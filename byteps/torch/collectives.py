@@ -35,17 +35,17 @@ Min: Final = "min"
 Max: Final = "max"
 Product: Final = "product"
 
-_WIDER: Final = {
-    torch.bool: torch.uint8,
-    torch.int8: torch.int32,
-    torch.int16: torch.int32,
-    torch.uint16: torch.int32,
-    torch.uint32: torch.int64,
-    torch.uint64: torch.int64,
-    torch.float8_e4m3fn: torch.float16,
-    torch.float8_e5m2: torch.float16,
+_WIDER: Final = {  # by name, since not every torch has all of them
+    "bool": torch.uint8,
+    "int8": torch.int32,
+    "int16": torch.int32,
+    "uint16": torch.int32,
+    "uint32": torch.int64,
+    "uint64": torch.int64,
+    "float8_e4m3fn": torch.float16,
+    "float8_e5m2": torch.float16,
 }
-_DTYPES: Final = (*DTYPES, *(dtype_name(dtype) for dtype in _WIDER))  # by position, on the wire of `gather_shapes`
+_DTYPES: Final = (*DTYPES, *_WIDER)  # by position, on the wire of `gather_shapes`
 _MAX_DIMENSIONS: Final = 8
 
 
@@ -173,16 +173,20 @@ def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = No
     with torch.no_grad():
         if session.rank != root_rank:
             tensor.fill_(_zero(tensor.dtype))
-        source = tensor.detach().to(_WIDER.get(tensor.dtype, tensor.dtype))
+        source = tensor.detach().to(_wire_dtype(tensor))
     return begin(session, spec, source, tensor)
 
 
 def broadcast_spec(tensor: torch.Tensor, root_rank: int, name: str | None) -> TensorSpec:
     """What a broadcast is to the job; two roots are two names, so ranks that disagree stall and are told."""
     check_root(root_rank)
-    dtype = dtype_name(_WIDER.get(tensor.dtype, tensor.dtype))
+    dtype = dtype_name(_wire_dtype(tensor))
     full_name = None if name is None else f"broadcast from {root_rank}/{name}"
     return make_spec(full_name, tuple(tensor.shape), dtype, False, None)
+
+
+def _wire_dtype(tensor: torch.Tensor) -> torch.dtype:
+    return _WIDER.get(dtype_name(tensor.dtype), tensor.dtype)
 
 
 def _zero(dtype: torch.dtype) -> float:
@@ -226,7 +230,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
 def allgather_async_of(tensor: torch.Tensor, name: str | None, counts: list[int]) -> Handle:
     """With the ranks' numbers of rows, as `gather_shapes` found them."""
     session = current()
-    rows, dtype = sum(counts), _WIDER.get(tensor.dtype, tensor.dtype)
+    rows, dtype = sum(counts), _wire_dtype(tensor)
     # A name has one shape.  Where rows differ between ranks they differ between calls: a power of two bounds how many
     # shapes there are.
     room = rows if len(set(counts)) == 1 else 1 << (rows - 1).bit_length()

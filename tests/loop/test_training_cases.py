@@ -9,9 +9,10 @@ import pytest
 from jobs import PROGRAMS, Roles, errors, launch
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("program, workers", [("naming_cases.py", 3), ("loop_cases.py", 2), ("job_cases.py", 3)])
 def test_training_loops_are_right_or_refused_alike(program, workers):
-    result = launch(program, workers=workers, servers=1, seconds=100)
+    result = launch(program, workers=workers, servers=1, seconds=240)
     assert result.code == 0, result.output
     cases = re.findall(r"^@case\ndef (\w+)", (PROGRAMS / program).read_text(), re.MULTILINE)
     assert cases

@@ -102,11 +102,13 @@ def a_step_before_all_backward_passes() -> None:
     for passes in (3, 2, 3):
         optimizer.zero_grad()
         plain.zero_grad()
-        for part in range(passes):
-            x, y = batch(part, SIZE)
-            backward(model, x, y)
-            loss_of(oracle, x, y).backward()
-        optimizer.step()
+        with counted() as counts:
+            for part in range(passes):
+                x, y = batch(part, SIZE)
+                backward(model, x, y)
+                loss_of(oracle, x, y).backward()
+            optimizer.step()
+        assert set(counts.values()) == {1}
         plain.step()
     close(model, oracle)
 

@@ -189,6 +189,35 @@ def unused_parameters_with_gradients_zeroed_in_place() -> None:
 
 
 @case
+def two_hundred_gradients_of_every_size_type_and_layout() -> None:
+    dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+    shapes = [(), (0,), (1,), (7,), (2, 3, 4, 5), (300, 311), (3, 0, 2)]
+    parameters = nn.ParameterList()
+    for index in range(200):
+        tensor = torch.zeros(shapes[index % len(shapes)], dtype=dtypes[index % len(dtypes)])
+        if tensor.dim() == 4 and index % 2:
+            tensor = tensor.to(memory_format=torch.channels_last)
+        parameters.append(nn.Parameter(tensor))
+
+    def slope(index: int, rank: int) -> torch.Tensor:
+        """Integers of so few bits that their averages over three ranks are the nearest numbers to the true ones."""
+        parameter = parameters[index]
+        values = (torch.arange(parameter.numel()) * 7 + 13 * rank + index) % 61 - 30
+        return values.reshape(parameter.shape).to(parameter.dtype)
+
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(parameters.parameters(), lr=1.0))
+    for _ in range(2):
+        optimizer.zero_grad()
+        torch.stack([(p * slope(i, RANK)).sum().double() for i, p in enumerate(parameters)]).sum().backward()
+        optimizer.synchronize()
+        for index, parameter in enumerate(parameters):
+            total = sum(slope(index, rank).double() for rank in range(SIZE))
+            wide = torch.float64 if parameter.dtype is torch.float64 else torch.float32
+            assert torch.equal(parameter.grad, (total.to(wide) / SIZE).to(parameter.dtype)), index
+            assert parameter.grad.stride() == parameter.stride() or parameter.numel() < 2
+
+
+@case
 def gradients_set_by_hand() -> None:
     model = nn.Linear(2, 2)
     optimizer = bps.DistributedOptimizer(sgd(model, lr=1.0), model.named_parameters())
