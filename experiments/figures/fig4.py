@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pandas as pd
+
 from experiments import paper
 from experiments.analysis import Loaded, attempted, frame
 from experiments.errors import Number
@@ -65,20 +67,26 @@ def _paper_marks(page: Sheet, published: paper.Figure4) -> None:
 
 
 def fig4_simulated(loaded: Loaded, folder: Path) -> list[Path]:
-    """The same on the paper's cluster: simulated beside the paper."""
+    """The same on the paper's cluster: simulated beside the paper, and the same systems emulated."""
     published = paper.fig4()
     points = of_experiment(loaded)
+    simulated = {(point.number.wanted.contender, point.number.wanted.strategy) for point in points}
+    table = frame([one for one in attempted(loaded.records) if one.case.n == published.n])
+    same = [(look.contender, look.strategy) in simulated and not look.notes for look in table["look"]]
+    table = table[pd.Series(same, index=table.index, dtype=bool)]
     with sheet("Figure 4 simulated: training VGG-16 on 4 machines of 8 GPUs") as page:
         (axes,) = page.panels
         linear_scaling(page, axes)
         gaps = beside_the_paper(page, axes, points, _place, second=lambda one: one.wanted.strategy == "scheduled")
         mark_gaps(axes, gaps)
+        gaps += lines_against_k(axes, page.legend, table, "efficiency")
         axes.set(ylabel="images/s over linear scaling", ylim=(0, 1.08))
         finish_axis(axes, published.k)
         caption = [
             "Images per second over what the GPUs would do if they never waited. What makes no use of CPU machines "
             "stands at 'any k'.",
             simulated_text(loaded, "on machines with NVLink whose NICs carry 90 Gbit/s."),
+            "" if table.empty else f"Emulated: {replay_text(table)}; {source_text(loaded)}.",
             gaps_text(gaps),
             f"Crosses: {published.citation}, read from the published figure.",
         ]

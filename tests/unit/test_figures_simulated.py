@@ -5,11 +5,12 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pytest
 from simulations import DAY, answer, in_the_lab, of_experiment, simulated
-from synthetic import figure_12, loaded, made
+from synthetic import figure_12, loaded, made, replayed
 
 from experiments import errors, figures
 from experiments.analysis import Loaded
 from experiments.figures import sheet
+from experiments.figures.fig4 import fig4_simulated
 from experiments.figures.fig14 import fig14_topology
 from experiments.figures.predicted import fig12_predicted
 from experiments.figures.simulated import SIMULATED, beside_the_paper, simulated_text
@@ -84,6 +85,18 @@ def test_throughput_is_drawn_over_linear_scaling():
     points = [one for one in points_of(run("fig4", of_experiment("fig4"))) if one.number.line == "BytePS"]
     (_, diamonds), _ = drawn(points)
     assert list(diamonds.get_ydata()) == pytest.approx([one.number.value / 6144 for one in points])
+
+
+def test_figure_4_has_the_same_systems_emulated_on_as_many_machines(tmp_path, texts):
+    def launch(name, n):
+        return replayed(name, 1.1, "vgg16@fig4", n=n, k=0, experiment="fig4")
+
+    simulations = of_experiment("fig4")
+    fig4_simulated(run("fig4", simulations, [launch("byteps", 2), launch("ddp", 4)]), tmp_path)
+    assert "Emulated" not in texts[-1]
+    fig4_simulated(run("fig4", simulations, [launch("byteps", 4), launch("ddp", 4)]), tmp_path)
+    assert "Emulated" in texts[-1]
+    assert "DDP" not in texts[-1]
 
 
 def test_the_planners_choice_has_a_place_of_its_own_where_it_was_simulated(tmp_path, texts):
