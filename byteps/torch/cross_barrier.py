@@ -8,7 +8,8 @@ the forward pass, since that is their priority.
 
 A module may use parameters of a submodule without calling it (MultiheadAttention does).  Modules that were not called
 before the first step therefore leave their parameters to the nearest module around them that was.  Outside of forward
-passes and state_dict(), `optimizer.synchronize()` makes parameters up to date.
+passes and state_dict(), `optimizer.synchronize()` makes parameters up to date; a gradient for a parameter that was used
+before its update is an error.
 """
 
 import weakref
@@ -84,6 +85,8 @@ class CrossBarrier:
         self._reducer.start(Doing.STEP)
         self._resolved = False
         self._pending = dict(self._slots)
+        for slot in self._pending.values():
+            slot.pending = slot.handle is not None
 
     def zero_grad(self, set_to_none: bool) -> bool:
         """Whether updates are pending: these clear their gradients when they are made, the others do now."""
@@ -110,6 +113,7 @@ class CrossBarrier:
         for slot in cleared:  # by the model's zero_grad()
             slot.parameter.grad = slot.grad
         for slot in slots:
+            slot.pending = False
             self._reducer.collect(slot)
         self._step_alone({id(slot.parameter) for slot in slots})
         if self._zeroing is not None:

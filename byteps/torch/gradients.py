@@ -40,6 +40,7 @@ class Slot:
     version: int = 0  # of the gradient when it was submitted: whoever changes it meanwhile is told
     sparse: bool = False
     handle: Handle | None = None  # under way
+    pending: bool = False  # the last step's update is still to be made (cross_barrier)
     context: Any = None  # the compressor's
 
 
@@ -124,6 +125,11 @@ class GradientReducer:
         self.synchronised, self.changed = False, True
         if self.session.trace is not None:
             self.session.trace.gradient()
+        if slot.pending:
+            raise BytePSError(
+                f"{self.name}: {slot.name!r} was used before its update was made; cross_barrier waits where modules of "
+                "its model are called (not if compiled before): call optimizer.synchronize() before any other use"
+            )
         if grad is not slot.grad:  # zero_grad() of the model, not of the optimiser: what there was is dropped
             if slot.handle is not None:
                 self.discard()

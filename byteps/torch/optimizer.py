@@ -88,7 +88,8 @@ class Distributed(torch.optim.Optimizer):
         else:
             if self._synchronizing:
                 self._reducer.synchronize()
-            super().step()
+            result = super().step()
+            loss = result if closure is None else loss
         self._reducer.stepped()
         return loss
 
@@ -169,17 +170,19 @@ def DistributedOptimizer(  # noqa: N802
         passes=_positive("backward_passes_per_step", backward_passes_per_step),
         sparse_as_dense=sparse_as_dense,
     )
-    counted = vars(optimizer).pop("step", None)
     cls = type(optimizer)
-    optimizer.__dict__["_reducer"] = reducer
-    optimizer.__dict__["_crossing"] = None
+    crossing = None
+    if cross_barrier is not None:
+        update: Any = cls.step
+        if getattr(update, "hooked", False):
+            update = update.__wrapped__  # without torch's hooks, which `_announce` calls
+        crossing = CrossBarrier(cross_barrier, reducer, optimizer, functools.partial(update, optimizer))
+    counted = vars(optimizer).pop("step", None)
+    optimizer.__dict__.update(_reducer=reducer, _crossing=crossing)
     optimizer.__class__ = type(cls.__name__, (Distributed, cls), {"__module__": cls.__module__})
     if counted is not None:  # a scheduler was there first, and tells by marks on `step` whether it still counts
         step = functools.partial(optimizer.step)
         vars(optimizer)["step"] = functools.update_wrapper(step, counted)
-    if cross_barrier is not None:
-        update = functools.partial(getattr(cls.step, "__wrapped__", cls.step), optimizer)
-        optimizer.__dict__["_crossing"] = CrossBarrier(cross_barrier, reducer, optimizer, update)
     return optimizer
 
 

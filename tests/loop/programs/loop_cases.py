@@ -220,6 +220,19 @@ def clearing_gradients_while_updates_are_pending() -> None:
 
 
 @case
+def parameters_used_past_the_cross_barrier() -> None:
+    """By a function that is no module of the model."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters(), cross_barrier=model)
+    x = torch.ones(2, 3)
+    model(x).sum().backward()
+    optimizer.step()
+    for clear in (optimizer.zero_grad, model.zero_grad):
+        clear()
+        said(model[1].weight.sum().backward, "'1.weight' was used before its update", "optimizer.synchronize()")
+
+
+@case
 def closures() -> None:
     model, oracle = net(), net()
     optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters())
@@ -236,14 +249,17 @@ def closures() -> None:
 
 @case
 def compiled_models() -> None:
-    model, oracle = net(), net()
-    compiled = torch.compile(model, backend="aot_eager")
-    optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters())
-    for x, y in batches(3):
-        optimizer.zero_grad()
-        backward(compiled, x, y)
-        optimizer.step()
-    close(model, alone(oracle, sgd(oracle), batches(3)))
+    for crossing in (False, True):
+        model, oracle = net(), net()
+        compiled = torch.compile(model, backend="aot_eager")
+        optimizer = bps.DistributedOptimizer(
+            sgd(model), model.named_parameters(), cross_barrier=model if crossing else None
+        )
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            backward(compiled, x, y)
+            optimizer.step()
+        close(model, alone(oracle, sgd(oracle), batches(3)))
 
 
 @case
