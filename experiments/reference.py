@@ -36,6 +36,7 @@ def keep(results: Path) -> list[Path]:
         written += figures.draw(load(results, name, sources=("reference",)), folder / "figures")
     for name in report.simulated_only():
         written += figures.draw(load(results, name, sources=("reference",)), folder / "figures")
+    written += [path for draw in figures.COMPUTED for path in draw(folder / "figures")]
     written += bench.keep(results)
     text, _ = report.compose(results, sources=("reference",))
     (folder / "REPORT.md").write_text(text, encoding="utf-8")

@@ -32,7 +32,8 @@ def test_a_reference_of_simulations_stays_where_nothing_new_was_simulated(tmp_pa
     assert analysis.load(tmp_path, "fig4").simulated == old
 
 
-def test_figures_of_what_does_not_run_here_are_drawn_too(tmp_path):
+def test_figures_of_what_does_not_run_here_and_of_no_records_are_drawn_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.figures.COMPUTED", (lambda folder: [folder / "limits.png"],))
     written = {path.name for path in reference.keep(tmp_path)}
-    assert {"fig13_speedup.png", "fig14_topology.png", "scale_models.png"} <= written
+    assert {"fig13_speedup.png", "fig14_topology.png", "scale_models.png", "limits.png"} <= written
     assert set(report.simulated_only()) <= set(agenda.simulations())
