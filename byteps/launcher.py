@@ -9,6 +9,7 @@ import ctypes
 import io
 import os
 import queue
+import re
 import secrets
 import signal
 import socket
@@ -83,7 +84,8 @@ class _Child:
     @property
     def failed_by_itself(self) -> bool:
         """A worker that did not merely raise the job's verdict, which a failure elsewhere caused."""
-        verdict = any(line.startswith("byteps.errors.") for line in self.tail)
+        # torch.distributed prints the rank in front of each line of an uncaught exception.
+        verdict = any(re.match(r"(\[rank\d+\]: )?byteps\.errors\.", line) for line in self.tail)
         return self.name.startswith("worker") and self.process.returncode > 0 and not verdict
 
 
@@ -196,6 +198,23 @@ class Job:
         self._guardian.close()
 
 
+def torch_environment(settings: Settings) -> dict[str, str]:
+    """What torchrun would tell a worker about itself, for scripts that ask; its rank only if it is known beforehand."""
+    variables = {"RANK": settings.worker_id, "WORLD_SIZE": settings.num_workers}
+    variables |= {"LOCAL_RANK": settings.local_rank, "LOCAL_WORLD_SIZE": settings.local_size}
+    return {name: str(value) for name, value in variables.items() if value >= 0}
+
+
+def torch_has_master() -> bool:
+    """Whether somebody has told torch.distributed where its ranks meet."""
+    return bool(os.environ.get("MASTER_ADDR"))
+
+
+def in_job() -> bool:
+    """Whether this process was started as a worker of a job, as far as variables tell."""
+    return bool(os.environ.get("DMLC_NUM_WORKER"))
+
+
 def launch_local(settings: Settings, command: Sequence[str]) -> int:
     """Run `command` as every worker of a local job, with the scheduler and the servers that it needs; the exit code."""
     settings = replace(
@@ -229,7 +248,7 @@ def launch_local(settings: Settings, command: Sequence[str]) -> int:
                 job.start(f"server {number}", role, server)
         for rank in range(settings.num_workers):
             worker = replace(settings, worker_id=rank, local_rank=rank, local_size=settings.num_workers)
-            job.start(f"worker {rank}", command, worker.to_environment())
+            job.start(f"worker {rank}", command, worker.to_environment() | torch_environment(worker))
         return job.run()
     except OSError as error:
         print(f"byteps launch: cannot start {error.filename!r}: {error.strerror}", file=sys.stderr)
@@ -251,7 +270,7 @@ def launch_role(settings: Settings, command: Sequence[str]) -> int:
     if settings.role != "worker":
         os.execv(sys.executable, [sys.executable, "-m", "byteps.role"])
     try:
-        os.execvp(command[0], list(command))
+        os.execvpe(command[0], list(command), torch_environment(settings) | os.environ)
     except OSError as error:
         print(f"byteps launch: cannot start {command[0]!r}: {error.strerror}", file=sys.stderr)
         return 127

@@ -88,6 +88,11 @@ class Worker:
         self._link.send(wire.Ready())
         self._wait(self._go, "all workers to connect")
 
+    @property
+    def local_host(self) -> str:
+        """The address from which this machine reaches the scheduler."""
+        return self._link.local_host
+
     # ---- joining ----
 
     def _wait(self, event: threading.Event, what: str) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch.distributed
+
 from byteps.session import init, is_initialized, local_rank, local_size, rank, shutdown, size
 from byteps.torch.collectives import (
     Adasum,
@@ -50,6 +52,12 @@ from byteps.torch.tensors import (
 mpi_threads_supported = mpi_enabled = mpi_built = gloo_enabled = gloo_built = not_built
 nccl_built = ddl_built = ccl_built = cuda_built = rocm_built = not_built
 
+if torch.distributed.is_available():
+    from byteps.torch import backend
+    from byteps.torch.ddp import ddp_hook
+
+    backend.register()
+
 __all__ = [
     "Adasum",
     "Average",
@@ -80,6 +88,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "ddp_hook",
     "declare",
     "gloo_built",
     "gloo_enabled",

@@ -1,0 +1,44 @@
+"""The communication hook of DistributedDataParallel: its buckets averaged by BytePS instead of by its process group.
+
+    byteps.torch.init()
+    model = DistributedDataParallel(model)      # in any process group, for instance gloo: it still spreads the start
+    model.register_comm_hook(None, byteps.torch.ddp_hook)
+
+DDP makes its buckets anew after the first backward pass, in the order in which gradients became ready; the same on all
+ranks.  A bucket's name is its place and size, so a new layout is new tensors and the old ones lie idle.  Buckets of one
+name follow one another as they are handed over, which DDP does in the same order on all ranks.
+"""
+
+import math
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+
+from byteps.errors import BytePSError
+from byteps.session import current
+from byteps.torch.tensors import dtype_name, push_pull_async_inplace, synchronize
+from byteps.torch.work import Work
+
+
+def ddp_hook(state: str | None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The bucket's average over all workers, as a future that DDP waits for at the end of the backward pass.
+
+    `state` is None, or a string for the tensors' names: models whose backward passes run at the same time, in an order
+    that may differ between ranks, need one each.  The layers of the front are in the later buckets, which are sent
+    first where they compete.
+    """
+    session = current()
+    size = session.settings.num_workers
+    if dist.get_world_size() != size:
+        raise BytePSError(
+            f"ddp_hook averages over all {size} workers, but torch.distributed has {dist.get_world_size()} ranks; "
+            "start one worker per rank"
+        )
+    buffer, index = bucket.buffer(), bucket.index()
+    name = f"{state or 'DDP'}/bucket {index} of {buffer.numel()} {dtype_name(buffer.dtype)}"
+    handle = push_pull_async_inplace(buffer, name=name, op="average", priority=index)
+    wait = handle.staged or handle.pending
+    waits = [] if wait is None else [wait]
+    return Work(session, name, waits, partial(synchronize, handle), math.inf, buffer.device).get_future()

@@ -1,0 +1,26 @@
+"""byteps.torch.ddp_hook in real jobs.  The checks are in programs/torch_ddp.py and torch_quarrel.py."""
+
+import re
+
+import pytest
+from jobs import Roles, errors, launch
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.mark.parametrize("workers, servers", [(1, 1), (2, 1), (3, 2), (4, 1)])
+def test_ddp_with_the_hook_trains_as_one_process_with_all_samples(workers, servers):
+    result = launch("torch_ddp.py", "hook", workers=workers, servers=servers, seconds=110)
+    assert result.code == 0, result.output
+    assert result.output.count("torch_hooks_around_it right") == workers
+
+
+def test_a_rank_killed_in_its_backward_pass_is_named_on_all_others(tmp_path):
+    with Roles(tmp_path, workers=3, servers=1) as job:
+        job.everybody("torch_quarrel.py", "hook", "killed in DDP")
+        codes = job.wait()
+    verdicts = {text for rank in (0, 1) for text in errors(job.output(f"worker {rank}"))}
+    (verdict,) = verdicts
+    assert re.match(r"PeerLostError: lost worker 2: ", verdict), verdict
+    assert codes["worker 2"] == -9
+    assert {code for name, code in codes.items() if name != "worker 2"} == {1}
