@@ -122,6 +122,7 @@ _ABSENT = {
     "ProcessSet": _PROCESS_SETS,
     "add_process_set": _PROCESS_SETS,
     "alltoall": "use allgather and pick this rank's rows",
+    "ddp_hook": "this torch was built without torch.distributed",
     "elastic": "start a job anew from a checkpoint when a worker is lost",
     "global_process_set": _PROCESS_SETS,
     "remove_process_set": _PROCESS_SETS,

@@ -38,6 +38,8 @@ def ddp_hook(state: str | None, bucket: GradBucket) -> torch.futures.Future[torc
         )
     buffer, index = bucket.buffer(), bucket.index()
     name = f"{state or 'DDP'}/bucket {index} of {buffer.numel()} {dtype_name(buffer.dtype)}"
+    if session.trace is not None:
+        session.trace.gradient(hidden=buffer.device.type != "cpu")  # the end is waited for in a thread of autograd's
     handle = push_pull_async_inplace(buffer, name=name, op="average", priority=index)
     wait = handle.staged or handle.pending
     waits = [] if wait is None else [wait]

@@ -144,7 +144,14 @@ class Work(TorchWork):
             if not concurrent.futures.wait([wait], seconds).done:
                 return False
             return self._wait_for(wait.result(), deadline)
-        return wait is None or (self._session.worker is not None and self._session.worker.wait(wait, seconds))
+        if wait is None or self._session.worker is None:
+            return True
+        trace = self._session.trace if wait.locked() else None
+        began = time.monotonic_ns()
+        over = self._session.worker.wait(wait, seconds)
+        if trace is not None:
+            trace.waited(self._what, began)
+        return over
 
     def _settle(self, finish: Callable[[], Any] | None, error: BaseException | None) -> None:
         """Once: by the first thread that got here."""

@@ -1,9 +1,10 @@
 """The backend "byteps" of torch.distributed, in real jobs.  Few jobs, many checks in each: see programs/torch_*.py."""
 
 import re
+import sys
 
 import pytest
-from jobs import Roles, errors, launch
+from jobs import PROGRAMS, Roles, errors, free_port, launch
 
 pytest.importorskip("torch", reason="torch is not installed")
 PARTITION = 4096
@@ -35,6 +36,24 @@ def test_fsdp_trains_as_one_process_with_all_samples(workers, servers):
     result = launch("torch_fsdp.py", workers=workers, servers=servers, seconds=110)
     assert result.code == 0, result.output
     assert result.output.count("all right") == workers
+
+
+def test_torchrun_starts_the_workers_of_a_job(tmp_path):
+    with Roles(tmp_path, workers=2, servers=1) as job:
+        job.scheduler()
+        job.server(0)
+        torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+        command = [sys.executable, "-m", *torchrun, str(PROGRAMS / "torch_ranks.py")]
+        job.start("torchrun", "worker", *command)
+        codes = job.wait()
+    assert set(codes.values()) == {0}, job.report(f"{codes}")
+    assert passed(job.output("torchrun")) == [0, 1]
+
+
+def test_workers_know_their_ranks_as_under_torchrun():
+    result = launch("torch_ranks.py", workers=2, servers=0)
+    assert result.code == 0, result.output
+    assert passed(result.output) == [0, 1]
 
 
 def quarrel(tmp_path, *arguments: str, workers: int = 3, **environment: str) -> Roles:

@@ -1,6 +1,6 @@
 """Steps of a training; run as a worker.
 
-Arguments: how many; then: leave, die (rank 1) or hang; by push_pull (default), optimizer or crossing.
+Arguments: how many; then: leave, die (rank 1) or hang; by push_pull (default), optimizer, crossing, hook or backend.
 """
 
 import os
@@ -16,7 +16,12 @@ bps.init()
 torch.manual_seed(bps.rank())
 model = torch.nn.Sequential(torch.nn.Linear(300, 700), torch.nn.ReLU(), torch.nn.Linear(700, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-if way != "push_pull":
+if way in ("hook", "backend"):
+    torch.distributed.init_process_group("gloo" if way == "hook" else "byteps")
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)
+    if way == "hook":
+        model.register_comm_hook(None, bps.ddp_hook)
+elif way != "push_pull":
     crossing = model if way == "crossing" else None
     optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters(), cross_barrier=crossing)
 for _ in range(steps):
