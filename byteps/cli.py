@@ -103,6 +103,8 @@ def plan(
     from byteps.planning import forecast, gradient_nbytes
 
     output = output or Path(f"{cluster.stem}.plan.json")
+    if output.resolve() == cluster.resolve():
+        raise BytePSError(f"--output {output} is the cluster's own file; give the plan another name")
     try:
         found = forecast(load_cluster(cluster), gradient_nbytes(model))
         write_plan(found.plan(cluster.name), output)
@@ -133,6 +135,8 @@ def main() -> None:
     """Errors of ours are one line, not a traceback."""
     try:
         app()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except BytePSError as error:
         sys.stderr.write(f"byteps: {error}\n")
         sys.exit(2)

@@ -32,6 +32,8 @@ import msgspec
 from byteps.units import parse_rate
 
 Role = Literal["gpu", "cpu"]
+_MOST_APART = 1e6  # of rates: beyond it the linear programme's tolerances no longer tell them apart
+_MOST_COUNT = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,12 @@ class Cluster:
         if not 1 <= self.oversubscription < math.inf:
             raise ValueError(
                 f"oversubscription is {self.oversubscription}; use 1.0 (none) or more, such as 4.0 for 4:1"
+            )
+        rates = [machine.nic_bytes_per_s for machine in self.machines]
+        if self.oversubscription > _MOST_APART or max(rates) > _MOST_APART * min(rates):
+            raise ValueError(
+                f"NICs from {min(rates) * 8:g} to {max(rates) * 8:g} bit/s, oversubscription {self.oversubscription:g} "
+                f"is a factor of more than {_MOST_APART:g}; check the units"
             )
         if self.oversubscription > 1 and not any(machine.rack for machine in self.machines):
             raise ValueError(f"oversubscription is {self.oversubscription}, but no machine has a rack; give them one")
@@ -130,8 +138,8 @@ class _MachineTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def machines(self, folder: Path) -> list[Machine]:
         if not self.name:
             raise ValueError("name is empty; a machine needs one")
-        if self.count is not None and self.count < 1:
-            raise ValueError(f"count is {self.count}; use 1 or more, or leave it out for one machine of that name")
+        if self.count is not None and not 1 <= self.count <= _MOST_COUNT:
+            raise ValueError(f"count is {self.count}; use 1 to {_MOST_COUNT}, or leave it out for one machine")
         if not self.nic:
             raise ValueError('nic is empty; give one rate or a list of them, such as ["100Gbit", "100Gbit"]')
         try:

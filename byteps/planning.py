@@ -15,7 +15,7 @@ from byteps import predict, programme
 from byteps.assign import Shares, cluster_shares
 from byteps.cluster import Cluster, Machine
 from byteps.machine import Topology
-from byteps.partition import auto_partition_bytes
+from byteps.partition import MIN_AUTO_PARTITION_BYTES, auto_partition_bytes
 from byteps.plan import LocalStrategy, Plan, PlannedMachine
 from byteps.planner import Candidate, choose
 from byteps.predict import BytePSCosts, Job, Kind, bare, transfer
@@ -33,6 +33,10 @@ MODELS = {  # gradient bytes of one iteration; fp32 but for BERT-large, which tr
     "gpt2": 497_759_232,
 }
 """By name, as people and files spell it with hyphens or underscores."""
+_PARTITIONS_OF_A_SERVICE = 8
+_SHIFTS = 8  # steps in which GPU machines' shares are tried smaller
+_WORTH_SHIFTING = 0.01
+_LEAST_SHARE = 1e-9
 _MOST_PARTS = 512  # of a simulated synchronisation: more change less than half a percent
 
 
@@ -124,11 +128,18 @@ def forecast(cluster: Cluster, nbytes: int, machine_of: Callable[[str], Topology
     """Plan for `nbytes` of gradients per GPU; `machine_of` reads descriptions of machines by preset or path."""
     if nbytes < 1:
         raise ValueError(f"nbytes is {nbytes}; a model has at least 1 byte of gradients")
+    if cluster.n < 2:
+        raise ValueError("one GPU machine has nobody to exchange gradients with; a plan needs 2 or more")
     inside = _Insides(cache(machine_of))
     shares = _shares(cluster)
-    groups = inside.groups(cluster, shares)
+    inside.groups(cluster, shares)  # chooses ways to sum for these
     slowest = min(machine.nic_bytes_per_s for machine in cluster.machines)
-    partition_bytes = auto_partition_bytes(nbytes, slowest)
+    services = sum(share > 0 for share in shares.all)
+    # Whole partitions meet the shares only if every service has several.
+    partition_bytes = max(
+        min(auto_partition_bytes(nbytes, slowest), nbytes // (_PARTITIONS_OF_A_SERVICE * services)),
+        MIN_AUTO_PARTITION_BYTES,
+    )
     job = transfer(nbytes, min(math.ceil(nbytes / partition_bytes), _MOST_PARTS))
 
     def shared(name: str, cluster: Cluster, shares: Shares) -> Alternative:
@@ -138,24 +149,35 @@ def forecast(cluster: Cluster, nbytes: int, machine_of: Callable[[str], Topology
         found = Alternative(name=name, seconds=outcome.seconds, bottleneck=outcome.bottleneck)
         return _behind_uplinks(found, cluster, nbytes, shares)
 
+    def fitted(cluster: Cluster, shares: Shares) -> Shares:
+        """Less on GPU machines, where what they sum keeps links inside busy that the NIC does not know of."""
+        if not cluster.k or not any(machine.machine for machine in cluster.gpu_machines):
+            return shares
+        tried = [_shifted(shares, step / _SHIFTS) for step in range(_SHIFTS + 1)]
+        times = [shared("", cluster, one).seconds for one in tried]
+        best = min(range(len(tried)), key=lambda index: (times[index], index))
+        return tried[best] if times[best] < times[0] * (1 - _WORTH_SHIFTING) else shares
+
+    shares = fitted(cluster, shares)
     n, k = cluster.n, cluster.k
     everywhere, nowhere = (1 / n,) * n, (0.0,) * n
+    groups = inside.groups(cluster, shares)
     others = [inside.all_reduce(job, groups, cluster, nbytes, flat=flat) for flat in (True, False)]
     others.append(shared("parameter server on GPU machines", cluster, Shares(gpu=everywhere, cpu=(0.0,) * k)))
     if k:
         others.append(shared("parameter server on CPU machines", cluster, Shares(gpu=nowhere, cpu=(1 / k,) * k)))
-        alone = replace(cluster, machines=cluster.gpu_machines)
-        others.append(shared("BytePS without CPU machines", alone, _shares(alone)))
+        alone = cluster_shares(replace(cluster, machines=cluster.gpu_machines, oversubscription=1.0))
+        others.append(shared("BytePS without CPU machines", cluster, Shares(gpu=alone.gpu, cpu=(0.0,) * k)))
     larger = replace(cluster, machines=(*cluster.machines, _another(cluster)))
     return Forecast(
         nbytes=nbytes,
         cluster=cluster,
         shares=shares,
-        groups=tuple(groups),
+        groups=tuple(inside.groups(cluster, shares)),
         partition_bytes=partition_bytes,
         byteps=shared("BytePS", cluster, shares),
         alternatives=tuple(one for one in others if one is not None),
-        one_more=shared("BytePS with one more CPU machine", larger, _shares(larger)),
+        one_more=shared("BytePS with one more CPU machine", larger, fitted(larger, _shares(larger))),
         warnings={
             machine.machine: inside.topology(machine).warnings for machine in cluster.gpu_machines if machine.machine
         },
@@ -164,23 +186,39 @@ def forecast(cluster: Cluster, nbytes: int, machine_of: Callable[[str], Topology
 
 def _shares(cluster: Cluster) -> Shares:
     """The fastest; where uplinks may be the limit, by the programme that knows them."""
-    if cluster.oversubscription == 1 or cluster.n < 2:
+    if cluster.oversubscription == 1:
         return cluster_shares(cluster)
     best = programme.flat(1.0, programme.Limits(cluster=cluster))
-    return Shares(gpu=best.flat[: cluster.n], cpu=best.flat[cluster.n :])
+    own = [share if share > _LEAST_SHARE else 0.0 for share in best.flat]  # what the solver leaves of nothing
+    own = [share / sum(own) for share in own]
+    return Shares(gpu=tuple(own[: cluster.n]), cpu=tuple(own[cluster.n :]))
+
+
+def _shifted(shares: Shares, part: float) -> Shares:
+    """That part of what GPU machines sum goes to the CPU machines, in proportion to what they have."""
+    moved, on_cpu = part * sum(shares.gpu), sum(shares.cpu)
+    if not on_cpu:
+        return shares
+    return replace(
+        shares,
+        gpu=tuple(own * (1 - part) for own in shares.gpu),
+        cpu=tuple(own * (1 + moved / on_cpu) for own in shares.cpu),
+    )
 
 
 def _another(cluster: Cluster) -> Machine:
-    """One more CPU machine: like the last, or else a GPU machine's network without its inside."""
-    if cluster.cpu_machines:
-        return replace(cluster.cpu_machines[-1], name="one more")
-    like = cluster.gpu_machines[-1]
-    return Machine(name="one more", role="cpu", nic_bytes_per_s=like.nic_bytes_per_s, nics=like.nics, rack=like.rack)
+    """One more CPU machine: like the last, or else a GPU machine's network without its inside.
+
+    Oversubscribed racks stay as they are: it comes to the network's core.
+    """
+    like = (*cluster.gpu_machines, *cluster.cpu_machines)[-1]
+    rack = like.rack if cluster.oversubscription == 1 else ""
+    return Machine(name="one more", role="cpu", nic_bytes_per_s=like.nic_bytes_per_s, nics=like.nics, rack=rack)
 
 
 def _behind_uplinks(found: Alternative, cluster: Cluster, nbytes: int, shares: Shares) -> Alternative:
     """The same, or what the busiest uplink takes, if that is longer."""
-    if cluster.n < 2 or not cluster.uplinks:
+    if not cluster.uplinks:
         return found
     busy = programme.busy_seconds(nbytes / TCP_PAYLOAD_FRACTION, programme.Limits(cluster=cluster), shares.all)
     seconds, name = max((busy[name], name) for name in (f"uplink of {rack}" for rack in cluster.uplinks))
@@ -207,7 +245,7 @@ class _Insides:
             if machine.role == "gpu" and machine.machine:
                 chosen = self.chosen.get((machine.machine, machine.nics))
                 if chosen is None:
-                    exchanged = 1 + (cluster.n - 2) * share if cluster.n > 1 else 0.0
+                    exchanged = 1 + (cluster.n - 2) * share
                     chosen = choose(self.topology(machine), exchanged, exchanged).best
                     self.chosen[machine.machine, machine.nics] = chosen
             found.append(Group(machines=tuple(machine for machine, _ in members), share=share, inside=chosen))

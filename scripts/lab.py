@@ -158,8 +158,8 @@ def overload(spec: LabSpec, num_cores: int) -> str:
     if total <= allowed:
         return ""
     return (
-        f"{spec.nics * len(spec.hosts)} NICs of {total * 8e-9:.3g} Gbit/s in sum are more than the {allowed * 8e-9:.3g} Gbit/s "
-        f"that {num_cores} cores can emulate; use fewer hosts or slower NICs"
+        f"{spec.nics * len(spec.hosts)} NICs of {total * 8e-9:.3g} Gbit/s in sum are more than the "
+        f"{allowed * 8e-9:.3g} Gbit/s that {num_cores} cores can emulate; use fewer hosts or slower NICs"
     )
 
 

@@ -105,7 +105,7 @@ def test_a_cluster_is_read_from_its_file(tmp_path):
         ('"10Gbit"', '"10Gbit"\n[network]\nuplink = 1', "uplink.*network"),
         ('"10Gbit"', '"10Gbit"\nrack = "r"\n[network]\noversubscription = 0.5', "oversubscription is 0.5; use 1.0"),
         ('"10Gbit"', '"10Gbit"\n[network]\noversubscription = 4', "is 4.0, but no machine has a rack"),
-        ("count = 2", "count = 0", r"machine\[0\].count is 0.*1 or more"),
+        ("count = 2", "count = 0", r"machine\[0\].count is 0.*use 1 to 100000"),
         ("count = 2", 'count = "2"', r"machine\[0\].count"),
         ('name = "old"', "", r"name.*machine\[1\]"),
         ('"old"', '""', r"machine\[1\].name is empty"),

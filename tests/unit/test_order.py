@@ -77,6 +77,8 @@ def test_ranks_hand_over_in_one_order_however_they_are_delayed(credit):
     ranks = [Rank(meeting) for _ in range(size)]
     knobs = {"strategy": "scheduled", "piece": "8", "credit": credit, "leader": f"127.0.0.1:{free_port()}"}
 
+    done = threading.Barrier(size)  # a job's ranks leave together; who follows rank 0 fails if it leaves first
+
     def work(rank: int) -> None:
         session = strategies.wrap(ranks[rank], knobs, rank=rank, size=size)
         tensors = [tensor(index, 1 + index % 5, priority=index * 7 % 5) for index in range(count)]
@@ -90,6 +92,7 @@ def test_ranks_hand_over_in_one_order_however_they_are_delayed(credit):
                 session.submit(index)
             for index in range(count):
                 np.testing.assert_array_equal(session.wait(index), size * (100 * iteration + 10 * index) + 3)
+        done.wait(DEADLINE)
         session.close()
 
     in_threads(size, work)

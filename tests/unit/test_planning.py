@@ -97,6 +97,48 @@ def test_oversubscribed_uplinks_are_planned_for_and_named() -> None:
     assert any("uplink of" in one.bottleneck for one in tight.alternatives)
 
 
+def test_byteps_is_no_slower_than_servers_where_links_inside_fill_before_nics() -> None:
+    found = forecast(parse_cluster(CLUSTER.replace("100Gbit", "200Gbit"), "c.toml"), M)
+    assert found.byteps.seconds <= min(one.seconds for one in found.alternatives)
+    assert sum(found.shares.gpu) < 0.2 * sum(cluster_shares(found.cluster).gpu)
+
+
+RACKS = """
+[[machine]]
+name = "gpu"
+role = "gpu"
+nic = "100Gbit"
+count = 4
+{gpu_rack}
+[[machine]]
+name = "cpu"
+role = "cpu"
+nic = "100Gbit"
+count = 4
+rack = "r"
+[network]
+oversubscription = 4.0
+"""
+
+
+def test_uplinks_are_those_of_the_cluster_whichever_machines_sum() -> None:
+    found = schemes(forecast(parse_cluster(RACKS.format(gpu_rack='rack = "g"'), "c.toml"), M))
+    assert found["BytePS without CPU machines"] == pytest.approx(found["parameter server on GPU machines"])
+    core = forecast(parse_cluster(RACKS.format(gpu_rack=""), "c.toml"), M)  # only CPU machines have a rack
+    assert min(core.shares.all) >= 0
+    assert core.one_more.seconds < core.byteps.seconds  # at the core, behind no uplink
+
+
+def test_every_service_gets_several_partitions_of_small_models() -> None:
+    found = forecast(uniform_cluster(8, 4, B), 10_000_000)
+    assert found.partition_bytes * 12 * 8 <= 10_000_000
+
+
+def test_one_gpu_machine_has_nothing_to_plan() -> None:
+    with pytest.raises(ValueError, match="a plan needs 2 or more"):
+        forecast(uniform_cluster(1, 1, B), M)
+
+
 def test_the_view_names_machines_schemes_limits_and_cost() -> None:
     text = view(forecast(parse_cluster(CLUSTER, "c.toml"), M), "c.toml")
     for words in (
@@ -136,9 +178,19 @@ def test_the_command_writes_a_plan_that_the_runtime_loads(tmp_path: Path) -> Non
     assert parse_plan(output.read_bytes(), "again") == plan
 
 
+def test_the_plan_does_not_replace_the_clusters_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(CLUSTER, encoding="utf-8")
+    with pytest.raises(BytePSError, match="is the cluster's own file"):
+        CliRunner().invoke(cli.app, ["plan", str(path), "--output", str(path)], catch_exceptions=False)
+    assert path.read_text(encoding="utf-8") == CLUSTER
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        (CLUSTER.replace("count = 8", "count = 1000000000"), "use 1 to 100000"),
+        (CLUSTER.replace('nic = "100Gbit"\ncount = 4', 'nic = "1bit"\ncount = 4'), "check the units"),
         (CLUSTER.replace('"nvlink"', '"dgx-9"'), "dgx-9"),
         (CLUSTER.replace("gpus = 8", "gpus = 4"), "has 4 GPUs, but 'nvlink' describes 8"),
         (CLUSTER.replace('nic = "100Gbit"\ncount = 8', 'nic = ["50Gbit", "50Gbit"]\ncount = 8'), "has 2 NICs, but"),
