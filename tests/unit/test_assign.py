@@ -306,9 +306,9 @@ def test_impossible_shares_are_refused(shares):
 
 
 def test_a_hundred_thousand_partitions_are_placed_in_a_second():
-    start = time.perf_counter()
+    start = time.process_time()  # whatever else the machine does
     place([index % 5000 + 4 for index in range(100_000)], paper_shares(32, 16).all)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 # The hash
