@@ -15,6 +15,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
+from torch._compile import _disable_dynamo
 
 from byteps.errors import BytePSError
 from byteps.session import current
@@ -22,6 +23,7 @@ from byteps.torch.tensors import dtype_name, push_pull_async_inplace, synchroniz
 from byteps.torch.work import Work
 
 
+@_disable_dynamo
 def ddp_hook(state: str | None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The bucket's average over all workers, as a future that DDP waits for at the end of the backward pass.
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from byteps.errors import BytePSError
 from byteps.session import Session
 from byteps.torch.parts import Part, Rounds, Step
-from byteps.torch.work import Work
+from byteps.torch.work import Work, opaque
 from byteps.wire import Op
 
 Tensor = torch.Tensor
@@ -31,6 +31,7 @@ _ProcessGroup: Any = dist.ProcessGroup
 _UNSET: Final = timedelta(0)
 
 
+@opaque
 class Group(_ProcessGroup):  # type: ignore[misc]
     """What torch.distributed calls."""
 

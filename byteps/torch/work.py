@@ -10,16 +10,18 @@ itself looks: the script sees the job's own error.
 """
 
 import concurrent.futures
+import inspect
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch._C._distributed_c10d import Work as TorchWork
+from torch._compile import _disable_dynamo
 from torch.futures import Future
 
 from byteps.communication import Pending
@@ -30,8 +32,21 @@ from byteps.session import Session
 Wait = Pending | concurrent.futures.Future[Pending | None]
 _NO_TIMEOUT: Final = timedelta(0)
 _HOST: Final = torch.device("cpu")
+_C = TypeVar("_C")
 
 
+def opaque(cls: type[_C]) -> type[_C]:
+    """torch.compile is not to look into this class: C++ calls it in the midst of what is compiled.
+
+    By torch's own decorator, which costs nothing before the first call; that of torch.compiler imports the compiler.
+    """
+    for name, each in list(vars(cls).items()):
+        if inspect.isfunction(each) and not name.startswith("__"):
+            setattr(cls, name, _disable_dynamo(each))
+    return cls
+
+
+@opaque
 class Work(TorchWork):
     """Rounds under way; `finish` then does what is left to do, and returns the result."""
 
@@ -75,7 +90,9 @@ class Work(TorchWork):
         self.wait()
 
     def is_completed(self) -> bool:
+        """Then the results are in their places, too."""
         if self._settled or all(map(_over, self._waits)):
+            self._complete(self._deadline, self._seconds)
             return True
         if self._session.worker is not None:
             self._session.worker.relax()
@@ -86,9 +103,7 @@ class Work(TorchWork):
 
     def exception(self) -> BaseException | None:
         """The error it ended with, if it has."""
-        if self.is_completed():
-            self._complete(self._deadline, self._seconds)
-        return self._error
+        return self._error if self.is_completed() else None
 
     def result(self) -> Any:
         self.wait()
@@ -118,7 +133,7 @@ class Work(TorchWork):
         """For the thread that waits on behalf of a future: an error is the future's."""
         try:
             self._complete(self._deadline, self._seconds)
-        except BytePSError as error:
+        except Exception as error:
             self._settle(None, error)
 
     def _complete(self, deadline: float, seconds: float) -> None:

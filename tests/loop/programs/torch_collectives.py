@@ -7,6 +7,7 @@ import itertools
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from functools import reduce
 
 import pytest
@@ -262,6 +263,24 @@ def asynchronous() -> int:
     return 2 * len(works)
 
 
+def patience() -> int:
+    """A wait may end before the work does, which goes on."""
+    mine = torch.full((3,), float(RANK))
+    late = dist.all_reduce(mine, async_op=True) if RANK == 0 else None
+    if late is not None and SIZE > 1:
+        with pytest.raises(
+            RuntimeError, match=r"world: all_reduce is not over after 0\.05 s, the time-out of its call"
+        ):
+            late.wait(timedelta(milliseconds=50))
+        assert not late.is_completed()
+        assert late.exception() is None
+    other = dist.new_group()
+    dist.barrier(other)
+    late = late or dist.all_reduce(mine, async_op=True)
+    assert late.wait(timedelta(seconds=60))
+    return same(mine, torch.full((3,), SIZE * (SIZE - 1) / 2), "late")
+
+
 def groups() -> int:
     """Every pair of ranks, and all but one: members alone take part, whatever order they do it in."""
     members = [list(pair) for pair in itertools.combinations(range(SIZE), 2)]
@@ -392,6 +411,7 @@ CHECKS = (
     objects,
     a_loop_registers_nothing_new,
     asynchronous,
+    patience,
     groups,
     as_gloo,
     functional,

@@ -211,6 +211,29 @@ def torch_hooks_around_it() -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=0.05, atol=0.01)
 
 
+def compiled() -> None:
+    """The model in DDP, or DDP itself with its calls of the process group."""
+    for whole in (False, True):
+        model, oracle = net(), net()
+        wrapped = parallel(model if whole else torch.compile(model, backend="eager"))
+        outside = torch.compile(wrapped, backend="eager") if whole else wrapped
+        optimizer = OPTIMIZERS["momentum"](model.parameters())
+        batches = [batch(step, SIZE * EACH) for step in range(3)]
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss_of(outside, x[RANK::SIZE], y[RANK::SIZE]).backward()
+            optimizer.step()
+        alone(oracle, OPTIMIZERS["momentum"](oracle.parameters()), batches)
+        assert distance(model, oracle) <= TOLERANCE, f"compiled {whole}"
+
+
+def a_group_beside_the_default_one() -> None:
+    group = dist.new_group(backend="byteps" if WAY == "hook" else "gloo")
+    total = torch.full((3,), float(RANK))
+    dist.all_reduce(total, group=group)
+    assert torch.equal(total, torch.full((3,), SIZE * (SIZE - 1) / 2))
+
+
 warnings.simplefilter("ignore", UserWarning)  # of find_unused_parameters where all are used
 torch.set_num_threads(1)
 bps.init()
@@ -226,8 +249,11 @@ for check in (
     two_models,
     unequal_numbers_of_batches,
     torch_hooks_around_it,
+    compiled,
+    a_group_beside_the_default_one,
 ):
     check()
     print(f"{check.__name__} right", flush=True)
+print("all right", flush=True)
 dist.barrier()
 dist.destroy_process_group()
