@@ -36,6 +36,16 @@ def test_digits_are_learned():
     assert "[worker 1] epoch" not in output
 
 
+def test_the_character_model_learns_and_writes():
+    output = example("char_model.py", "--steps", "40", "--length", "32", "--write", "30").output
+    losses = [float(word) for word in re.findall(r"\[worker 0\] step \d+: loss (\d\.\d+)", output)]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0] - 1.0  # 4.6 is knowing nothing
+    written = output.partition(f"step 39: loss {losses[-1]:.3f}\n")[2].replace("\n[worker 0] ", "\n")
+    assert len(written.partition("[worker 0] ")[2].rstrip("\n")) >= 25
+    assert "[worker 1] step" not in output
+
+
 def test_the_synthetic_benchmark_prints_the_lines_that_scrapers_of_horovod_look_for():
     small = ("--image-size", "32", "--batch-size", "4", "--num-warmup-batches", "1", "--num-batches-per-iter", "2")
     output = example("imagenet_synthetic.py", "--no-cuda", "--num-iters", "3", *small).output
