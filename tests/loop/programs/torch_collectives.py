@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 import byteps.torch
+from byteps.net import Connection
 from byteps.torch.streams import UNDER_WAY
 
 PARTITION = int(sys.argv[1])
@@ -281,6 +282,51 @@ def patience() -> int:
     return same(mine, torch.full((3,), SIZE * (SIZE - 1) / 2), "late")
 
 
+def costs() -> int:
+    """Bytes that leave and reach this process, as the table in docs/training.md has them; headers aside."""
+    if SIZE == 1:
+        return 0
+    part = 8 * PARTITION
+    large, small = torch.zeros(SIZE, part // 4), torch.zeros(part // 4)
+    rows, whole, mine = list(large.unbind()), SIZE * part, RANK == 0
+    others = whole - part
+    calls: dict[str, tuple[Callable[[], object], int, int]] = {
+        "all_reduce": (lambda: dist.all_reduce(large), whole, whole),
+        "reduce_scatter": (lambda: dist.reduce_scatter(small, rows), whole, part),
+        "all_gather": (lambda: dist.all_gather(rows, small), part, others),
+        "broadcast": (lambda: dist.broadcast(large, 0), whole * mine, whole * (not mine)),
+        "reduce": (lambda: dist.reduce(large, 0), whole, whole * mine),
+        "gather": (lambda: dist.gather(small, rows if mine else None, 0), part * (not mine), others * mine),
+        "scatter": (lambda: dist.scatter(small, rows if mine else None, 0), others * mine, part * (not mine)),
+        "all_to_all": (lambda: dist.all_to_all([*large.clone().unbind()], rows), others, others),
+        "all_reduce MAX": (lambda: dist.all_reduce(small, ReduceOp.MAX), part, others),
+    }
+    plain_send, plain_receive = Connection.send, Connection.receive_exactly
+    moved = [0, 0]
+
+    def send(self, *buffers, **options):
+        moved[0] += sum(map(len, buffers))
+        plain_send(self, *buffers, **options)
+
+    def receive(self, view):
+        moved[1] += len(view)
+        plain_receive(self, view)
+
+    Connection.send, Connection.receive_exactly = send, receive
+    for what, (call, sent, received) in calls.items():
+        for _ in range(UNDER_WAY):
+            call()  # afterwards nothing has to be registered
+        dist.barrier()
+        moved[:] = 0, 0
+        call()
+        dist.barrier()
+        slack = part // 4
+        assert sent <= moved[0] < sent + slack, f"{what} sends {moved[0]} bytes instead of {sent}"
+        assert received <= moved[1] < received + slack, f"{what} receives {moved[1]} bytes instead of {received}"
+    Connection.send, Connection.receive_exactly = plain_send, plain_receive
+    return len(calls)
+
+
 def groups() -> int:
     """Every pair of ranks, and all but one: members alone take part, whatever order they do it in."""
     members = [list(pair) for pair in itertools.combinations(range(SIZE), 2)]
@@ -412,6 +458,7 @@ CHECKS = (
     a_loop_registers_nothing_new,
     asynchronous,
     patience,
+    costs,
     groups,
     as_gloo,
     functional,
