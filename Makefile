@@ -56,7 +56,7 @@ figures: $(STAMP)  ## redraw the figures from the records, without running anyth
 report: $(STAMP)  ## rewrite results/REPORT.md from the records
 	$(RUN) -m experiments report
 
-bench: tools  ## BytePS against bounds and peers on this machine: loopback, small tensors, knee, footprint
+bench: tools  ## BytePS against bounds and peers on this machine: loopback, small tensors, training, knee, footprint
 	$(RUN) -m experiments bench
 
 test: tools  ## all tests; those that need root, namespaces or a GPU skip with a reason elsewhere (about 10 minutes)

@@ -2,6 +2,7 @@
 
     loopback     one worker and one server against a bare echo pair and MXNet
     small        10,000 tensors of 4 bytes against gloo
+    training     a model of 200 tensors against DDP, over loopback and on emulated NICs
     knee         the highest NIC rate that the software keeps up with (needs root, as every emulated cluster)
     footprint    import time, and the memory of a server
 
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from baselines import contenders
 from baselines.launch import ROOT, Contender
-from experiments import bounds, footprint, here, knee, loopback, provenance, record, small_tensors
+from experiments import bounds, footprint, here, knee, loopback, provenance, record, small_tensors, training
 from experiments.bounds import Row
 from experiments.record import Case, Record
 from scripts.netns import LabError
@@ -73,6 +74,15 @@ BENCHMARKS: dict[str, Benchmark] = {
         contender=small_tensors.contender,
         execute=_on_this_machine(small_tensors.contender),
         rows=small_tensors.rows,
+    ),
+    "training": Benchmark(
+        title="training a model of 200 tensors and 25 million parameters, 4 workers, against DDP",
+        experiment=training.NAME,
+        cases=training.cases,
+        smoke=lambda: training.cases(blocks=1, lab_blocks=1, iterations=1, steps=2, layers=5, tier="smoke"),
+        contender=training.contender,
+        execute=training.execute,
+        rows=training.rows,
     ),
     "knee": Benchmark(
         title="the fastest NICs that BytePS keeps up with, n = k = 2, emulated on this machine",
