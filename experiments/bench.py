@@ -79,7 +79,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="training a model of 200 tensors and 25 million parameters, 4 workers, against DDP",
         experiment=training.NAME,
         cases=training.cases,
-        smoke=lambda: training.cases(blocks=1, lab_blocks=1, iterations=1, steps=2, layers=5, tier="smoke"),
+        smoke=lambda: training.cases(blocks=1, lab_blocks=0, iterations=1, steps=2, layers=5, tier="smoke"),
         contender=training.contender,
         execute=training.execute,
         rows=training.rows,
