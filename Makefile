@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 
 PEERS := horovod mxnet tensorflow mpi
 
-.PHONY: help setup tools peers $(PEERS) reproduce smoke sweep figures report bench test lint size clean
+.PHONY: help setup tools peers $(PEERS) reproduce smoke sweep figures report bench test lint size clean sshd
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  \1\t/' | expand -t 14
@@ -35,6 +35,9 @@ horovod:  ## install Horovod 0.28.1 into .peers/horovod (built once, minutes; th
 mxnet:  ## install MXNet 1.9.1 into .peers/mxnet
 tensorflow:  ## install TensorFlow into .peers/tensorflow
 mpi:  ## install Open MPI and mpi4py into .peers/mpi
+
+sshd: tools  ## install openssh-server, for the emulated cluster whose hosts are reached by ssh
+	@scripts/install_sshd.sh
 
 peers: tools  ## install all peers; one that cannot be installed is named and left out
 	@for peer in $(PEERS); do $(MAKE) --no-print-directory $$peer || \
