@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -35,7 +36,7 @@ from scripts.leftovers import (
     sweep,
 )
 
-__all__ = ["Counters", "Lab", "LabError", "sweep", "why_no_lab"]
+__all__ = ["Counters", "Lab", "LabError", "LocalProcess", "sweep", "why_no_lab"]
 
 _TERM_SECONDS = 2.0
 _TOOL_SECONDS = 30.0
@@ -67,6 +68,16 @@ class Counters:
         return Counters(**{name: now - then for name, (now, then) in zip(names, pairs, strict=True)})
 
 
+class LocalProcess(subprocess.Popen[bytes]):
+    """A process on this machine that leads a session of its own (see `scripts.stage.Process`)."""
+
+    def end(self, sign: signal.Signals) -> None:
+        """A signal for its whole process group; does nothing to one that is over."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, sign)
+
+
 def why_no_lab() -> str:
     """Why this machine cannot build a lab and what to do about it, or ""."""
     if sys.platform != "linux":
@@ -94,7 +105,7 @@ class Lab:
         self.prefix = lab.run_prefix(os.getpid(), start, secrets.token_hex(3))
         self._lock = threading.Lock()  # guards _is_up and _processes
         self._is_up = False
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[LocalProcess] = []
         self._guardian: subprocess.Popen[bytes] | None = None
         self._hosts: dict[int, str] = {}  # by the inode of its network namespace
 
@@ -152,14 +163,14 @@ class Lab:
         stdin: Stream = subprocess.DEVNULL,
         stdout: Stream = None,
         stderr: Stream = None,
-    ) -> subprocess.Popen[bytes]:
+    ) -> LocalProcess:
         """Starts a process on a host.  `env` None inherits this process's environment, else it is all of it."""
         enter = [_tool("nsenter"), f"--net={NETNS_DIR / self.namespace(host)}", "--"]
         name = [_tool("unshare"), "--uts", "--", "/bin/sh", "-c", _NAME_AND_EXEC, self.spec.address(host)]
         with self._lock:
             if not self._is_up:
                 raise LabError(f"the lab is not up, so {argv[0]} cannot start on {host}; call up() or use `with`")
-            process = subprocess.Popen(
+            process = LocalProcess(
                 [*enter, *name, *argv],
                 env=env,
                 cwd=cwd,
