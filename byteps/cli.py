@@ -1,4 +1,4 @@
-"""The command line: `byteps launch`, `byteps bench`, `byteps plan`, `byteps topo`."""
+"""The command line: `byteps launch`, `byteps bench`, `byteps plan`, `byteps topo`, `byteps doctor`."""
 
 import os
 import sys
@@ -129,6 +129,32 @@ def topo(
     except ValueError as error:
         raise BytePSError(str(error)) from None
     typer.echo(as_toml(topology).rstrip() if toml else as_text(topology))
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Facts and findings as JSON, for a report of a defect.")
+    ] = False,
+) -> None:
+    """Check this machine, and say what each missing thing would disable and what to do.
+
+    Exit code 1 if not even a job of numpy arrays on this machine can run, else 0: the rest disables only some uses.
+    DMLC_* and BYTEPS_* variables are taken as a job's.  The JSON names this host, its addresses and its GPUs.
+    """
+    from byteps import doctor as judgement
+    from byteps import doctor_view
+    from byteps.examine import examine
+
+    facts = examine(settings_from_environment(), Path.cwd())
+    found = judgement.findings(facts)
+    if as_json:
+        typer.echo(doctor_view.as_json(facts, found))
+    elif sys.stdout.isatty():
+        doctor_view.show(found)
+    else:
+        typer.echo(doctor_view.as_text(found))
+    raise typer.Exit(0 if judgement.fit(found) else 1)
 
 
 def main() -> None:
