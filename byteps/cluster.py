@@ -16,6 +16,8 @@ the network, may be left out:
     [network]
     oversubscription = 2.0        # of the racks' uplinks
 
+The same file takes what running on these machines needs, such as their addresses; see `byteps.hosts`.
+
 Rates are full duplex, per direction, and raw: headers are not counted here (see `theory.TCP_PAYLOAD_FRACTION`).
 A machine sums its own GPUs' gradients before it sends, so the network carries M per machine however many those are.
 Pure but for `load_cluster`, which reads the file it is given.
@@ -25,15 +27,13 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import msgspec
-
-from byteps.units import parse_rate
+from byteps.cluster_file import ClusterFile, MachineTable, must_be, parse_file, read_text, where
+from byteps.machine import PRESETS
 
 Role = Literal["gpu", "cpu"]
 _MOST_APART = 1e6  # of rates: beyond it the linear programme's tolerances no longer tell them apart
-_MOST_COUNT = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,65 +125,20 @@ def uniform_cluster(n: int, k: int, nic_bytes_per_s: float) -> Cluster:
     return Cluster(machines=(*gpu, *cpu))
 
 
-class _MachineTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: str
-    role: Role
-    nic: str | list[str]
-    count: int | None = None
-    gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    machine: str = ""
-    price: float = 0.0
-    rack: str = ""
-
-    def machines(self, folder: Path) -> list[Machine]:
-        if not self.name:
-            raise ValueError("name is empty; a machine needs one")
-        if self.count is not None and not 1 <= self.count <= _MOST_COUNT:
-            raise ValueError(f"count is {self.count}; use 1 to {_MOST_COUNT}, or leave it out for one machine")
-        if not self.nic:
-            raise ValueError('nic is empty; give one rate or a list of them, such as ["100Gbit", "100Gbit"]')
-        try:
-            nics = tuple(parse_rate(rate) for rate in ([self.nic] if isinstance(self.nic, str) else self.nic))
-        except ValueError as error:
-            raise ValueError(f"nic: {error}") from None
-        is_path = "." in self.machine or "/" in self.machine  # no preset's name has them
-        return [
-            Machine(
-                name=name,
-                role=self.role,
-                nic_bytes_per_s=sum(nics),
-                nics=nics,
-                gpus=-1 if self.gpus is None else self.gpus,
-                machine=str(folder / self.machine) if is_path else self.machine,
-                price=self.price,
-                rack=self.rack,
-            )
-            for name in ([self.name] if self.count is None else [f"{self.name}{i}" for i in range(self.count)])
-        ]
-
-
-class _Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    oversubscription: float = 1.0
-
-
-class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    machine: list[_MachineTable]
-    network: _Network = _Network()
-
-
 def parse_cluster(text: str, source: str) -> Cluster:
-    """The cluster that a TOML text describes; `source` names the text in errors, which also name the key.
+    """The cluster that a TOML text describes; a ValueError names `source`, the machine, the key, and what is allowed.
 
     The paths of descriptions are taken as relative to the folder of `source`.
     """
-    try:
-        file = msgspec.toml.decode(text, type=_ClusterFile)
-    except msgspec.DecodeError as error:  # also not TOML at all
-        raise ValueError(f"{source}: {error}") from error
+    return cluster_of(parse_file(text, source), source)
+
+
+def cluster_of(file: ClusterFile, source: str) -> Cluster:
+    """The same, of the tables of a text."""
     machines: list[Machine] = []
     for index, table in enumerate(file.machine):
         try:
-            machines += table.machines(Path(source).parent)
+            machines += _machines(table, Path(source).parent)
         except ValueError as error:
             raise ValueError(f"{source}: machine[{index}].{error}") from None
     try:
@@ -193,5 +148,32 @@ def parse_cluster(text: str, source: str) -> Cluster:
 
 
 def load_cluster(path: str | Path) -> Cluster:
-    """The cluster described by a TOML file."""
-    return parse_cluster(Path(path).read_text(encoding="utf-8"), str(path))
+    """The cluster described by a TOML file, whose machines' descriptions are there."""
+    file = parse_file(read_text(path), str(path))
+    for index, table in enumerate(file.machine):
+        description = table.machine and _inside(table.machine, Path(path).parent)
+        if description and description not in PRESETS and not Path(description).is_file():
+            place = where(table, index, "machine")
+            allowed = f"a preset ({', '.join(PRESETS)}) or the path of a description, as seen from {path}"
+            raise ValueError(f"{path}: {must_be(place, table.machine, allowed, f'there is no file {description}')}")
+    return cluster_of(file, str(path))
+
+
+def _machines(table: MachineTable, folder: Path) -> list[Machine]:
+    return [
+        Machine(
+            name=name,
+            role=table.role,
+            nic_bytes_per_s=sum(table.rates),
+            nics=table.rates,
+            gpus=-1 if table.gpus is None else table.gpus,
+            machine=table.machine and _inside(table.machine, folder),
+            price=table.price,
+            rack=table.rack,
+        )
+        for name in table.names
+    ]
+
+
+def _inside(machine: str, folder: Path) -> str:
+    return machine if machine in PRESETS else str(folder / Path(machine).expanduser())
