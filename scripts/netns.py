@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Self
 
 from scripts import lab
 from scripts.lab import Batch, LabSpec
@@ -35,8 +34,9 @@ from scripts.leftovers import (
     start_ticks,
     sweep,
 )
+from scripts.process import LocalProcess, Stream
 
-__all__ = ["Counters", "Lab", "LabError", "LocalProcess", "sweep", "why_no_lab"]
+__all__ = ["Counters", "Lab", "LabError", "Stream", "sweep", "why_no_lab"]
 
 _TERM_SECONDS = 2.0
 _TOOL_SECONDS = 30.0
@@ -44,8 +44,6 @@ _TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare"
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 # "$0" is the host's name, the rest the command
 _NAME_AND_EXEC = 'printf %s "$0" >/proc/sys/kernel/hostname && exec "$@"'
-
-Stream = int | IO[Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,16 +64,6 @@ class Counters:
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(before), strict=True)
         names = (field.name for field in dataclasses.fields(self))
         return Counters(**{name: now - then for name, (now, then) in zip(names, pairs, strict=True)})
-
-
-class LocalProcess(subprocess.Popen[bytes]):
-    """A process on this machine that leads a session of its own (see `scripts.stage.Process`)."""
-
-    def end(self, sign: signal.Signals) -> None:
-        """A signal for its whole process group; does nothing to one that is over."""
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, sign)
 
 
 def why_no_lab() -> str:

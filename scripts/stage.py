@@ -4,53 +4,18 @@ Implemented by the emulated cluster (around `scripts.netns.Lab`) and by real hos
 behaves like `subprocess.Popen[bytes]`; its pipes are real pipes, so `select` works on them, wherever it runs.
 """
 
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from scripts.calibrate import Calibration
 from scripts.fidelity import Fidelity
-from scripts.netns import Counters, Stream
+from scripts.netns import Counters
+from scripts.process import Process, Stream
 
-
-class Process(Protocol):
-    """One process that a stage started; it leads a session and a process group of its own."""
-
-    # read-only here, so that a class may hold them as it likes
-    @property
-    def pid(self) -> int:
-        """On its host: on a fleet the numbers of two hosts may coincide."""
-        ...
-
-    @property
-    def stdin(self) -> IO[Any] | None: ...
-    @property
-    def stdout(self) -> IO[Any] | None: ...
-    @property
-    def stderr(self) -> IO[Any] | None: ...
-    @property
-    def returncode(self) -> int | Any | None: ...
-
-    def poll(self) -> int | None:
-        """The exit code, negative for a signal, or None while it runs.  -9 when its host was lost."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> int:
-        """subprocess.TimeoutExpired after `timeout` seconds."""
-        ...
-
-    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[Any, Any]: ...
-
-    def kill(self) -> None:
-        """SIGKILL for the process alone; does nothing to one that is over."""
-        ...
-
-    def end(self, sign: signal.Signals) -> None:
-        """A signal for its whole process group; does nothing to one that is over."""
-        ...
+__all__ = ["Process", "Stage", "Stream", "Watched"]
 
 
 class Watched(Protocol):
