@@ -19,6 +19,9 @@ app = typer.Typer(
     help="A compact BytePS: sum gradients on every CPU of the cluster.",
 )
 
+cluster_app = typer.Typer(no_args_is_help=True, help="The file that describes a cluster.")
+app.add_typer(cluster_app, name="cluster")
+
 
 @app.callback()
 def _commands() -> None:
@@ -155,6 +158,23 @@ def doctor(
     else:
         typer.echo(doctor_view.as_text(found))
     raise typer.Exit(0 if judgement.fit(found) else 1)
+
+
+@cluster_app.command("check")
+def check_cluster(
+    file: Annotated[Path, typer.Argument(help="TOML file of machines with addresses; see docs/cluster.md.")],
+) -> None:
+    """Check a cluster file without touching any machine, and show what would be done with each.
+
+    byteps cluster check my.toml
+    """
+    from byteps.hosts import load_for_login
+    from byteps.hosts_view import view
+
+    try:
+        typer.echo(view(load_for_login(file), file.name))
+    except ValueError as error:
+        raise BytePSError(error) from None
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ The file is `byteps.cluster`'s with addresses, and with what is not the default;
     ssh = { port = 2222 }
 
 Paths on hosts may begin with ~/, the home of the user there; `resolved` makes a file of whole paths for the hosts.
-Pure but for `load_site`, which reads the file it is given.
+Pure but for `load_site` and `load_for_login`, which read the file they are given.
 """
 
 import json
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from byteps.cluster import Cluster, Machine, Role, cluster_of
+from byteps.cluster import Cluster, Machine, Role, cluster_of, load_cluster
 from byteps.cluster_file import ClusterFile, Login, MachineTable, as_list, must_be, parse_file, read_text, where
 from byteps.units import parse_rate, parse_seconds
 
@@ -134,6 +134,19 @@ def parse_site(text: str, source: str) -> Site:
 def load_site(path: str | Path) -> Site:
     """The hosts described by a TOML file."""
     return parse_site(read_text(path), str(path))
+
+
+def load_for_login(path: str | Path) -> Site:
+    """The same for the machine that logs in: what the file names there (descriptions, key, wheels) is there, too."""
+    load_cluster(path)  # looks for the descriptions
+    site = load_site(path)
+    for host in site.hosts:
+        if host.key and not Path(host.key).expanduser().is_file():
+            raise ValueError(f"{path}: {must_be(f'ssh.key of {host.name!r}', host.key, 'a private key that is here')}")
+        if host.wheels and not list(Path(host.wheels).expanduser().glob("*.whl")):
+            allowed = "a folder here that has *.whl files"
+            raise ValueError(f"{path}: {must_be(f'install.wheels of {host.name!r}', host.wheels, allowed)}")
+    return site
 
 
 def resolved(site: Site, workdirs: Mapping[str, str]) -> str:

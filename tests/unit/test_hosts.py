@@ -1,7 +1,10 @@
 """Cluster files of machines to log in to: what is left out, and what every wrong value says."""
 
+import re
+
 import pytest
 
+from byteps.cli import main
 from byteps.hosts import Site, load_site, parse_site, resolved
 
 TEXT = """
@@ -132,3 +135,39 @@ def test_a_site_is_read_from_its_file(tmp_path):
     path = tmp_path / "my.toml"
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
     assert load_site(path) == parse_site(TEXT, str(path))
+
+
+def test_check_shows_the_hosts_and_what_will_be_done(tmp_path, capsys):
+    path = tmp_path / "my.toml"
+    path.write_text('[network]\ncap = "2Gbit"\n' + TEXT)
+    with pytest.raises(SystemExit) as ended:
+        run_cli("cluster", "check", str(path))
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "my.toml: 2 GPU machines, 1 CPU machines" in shown
+    assert re.search(r"old +cpu +old.example.org port 2222 +10 Gbit/s \+ 5 Gbit/s +eth0, 10.1.0.0/16 +0", shown)
+    assert "install on gpu0, gpu1: suite into ~/byteps/suite, an environment made by python3 with torch" in shown
+    assert "install on old: suite into ~/byteps/suite, an environment made by /opt/py/bin/python3 without" in shown
+    assert "every NIC capped to 2 Gbit/s" in shown
+
+
+@pytest.mark.parametrize(
+    "top, named",
+    [
+        ('[ssh]\nkey = "none"\n', r"ssh.key of 'gpu0' is '.*none'; use a private key that is here"),
+        ('[install]\nwheels = "."\n', r"install.wheels of 'gpu0' is '.*'; use a folder here that has \*.whl"),
+    ],
+)
+def test_check_misses_files_of_this_machine(tmp_path, capsys, top, named):
+    path = tmp_path / "my.toml"
+    path.write_text(top + TEXT)
+    with pytest.raises(SystemExit) as ended:
+        run_cli("cluster", "check", str(path))
+    assert ended.value.code == 2
+    assert re.fullmatch(rf"byteps: {path}: {named}.*\n", capsys.readouterr().err)
+
+
+def run_cli(*argv: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["byteps", *argv])
+        main()
