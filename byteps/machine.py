@@ -20,6 +20,7 @@ Pure but for `preset`, which reads a file of this package.
 """
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +33,8 @@ import msgspec
 from byteps.units import parse_rate
 
 Kind = Literal["gpu", "switch", "cpu", "nic", "fabric"]
+MOST_DEEP = 64
+"""Switches above each other; PCIe has 256 buses, and each takes one."""
 PRESETS = ("dgx-1v", "dgx-a100", "dgx-h100", "multi-nic", "nvlink", "pcie-only")
 _ENDS = {
     "pcie": ({"gpu", "nic", "switch"}, {"switch", "cpu"}),
@@ -80,6 +83,16 @@ class Topology:
                 raise ValueError(
                     f"{link.kind} link from {link.a!r} ({a}) to {link.b!r} ({b}); expected {a_kinds} to {b_kinds}"
                 )
+        sockets = Counter(tuple(sorted((link.a, link.b))) for link in self.links if link.kind == "socket")
+        for (a, b), count in sockets.items():
+            if a == b:
+                raise ValueError(f"a socket link leads from {a!r} to itself; name two different CPUs")
+            if count > 1:
+                raise ValueError(f"{a!r} and {b!r} have {count} socket links; give one, with their rates' sum")
+        for what, rate in ((item.name, item.bytes_per_s) for item in self.nodes):
+            _check_rate(what, rate)
+        for link in self.links:
+            _check_rate(f"the link from {link.a} to {link.b}", link.bytes_per_s)
         if not 0 < self.peer_efficiency <= 1:
             raise ValueError(f"peer_efficiency is {self.peer_efficiency}; it must be above 0 and at most 1")
         if not self.cpus:
@@ -87,6 +100,8 @@ class Topology:
         uses = Counter((link.a, link.kind) for link in self.links)
         for node in self.nodes:
             tied = node.kind not in ("gpu", "nic", "switch") or uses[node.name, "pcie"] == 1
+            if len(self._above(node.name)) > MOST_DEEP:
+                raise ValueError(f"{node.name!r} hangs under more than {MOST_DEEP} switches, or in a circle of them")
             if not tied or kinds[self._above(node.name)[-1]] == "switch" or uses[node.name, "nvlink"] > 1:
                 raise ValueError(
                     f"{node.name!r} must hang under one switch or CPU, in one fabric at most, in no circle"
@@ -181,13 +196,45 @@ class Topology:
 
     def _over_sockets(self, a: str, b: str) -> tuple[str, ...]:
         """The CPUs from one to the other, by the fewest links."""
-        paths: list[tuple[str, ...]] = [(a,)]
-        joined = [ends for ln in self.links if ln.kind == "socket" for ends in ((ln.a, ln.b), (ln.b, ln.a))]
-        for path in paths:  # grows meanwhile: breadth first
-            if path[-1] == b:
-                return path
-            paths += [(*path, y) for x, y in joined if x == path[-1] and all(y not in other for other in paths)]
-        raise ValueError(f"no way from {a!r} to {b!r}: CPUs must be joined by socket links")
+        before, path = self._sockets_from(a), [b]
+        if b not in before:
+            raise ValueError(f"no way from {a!r} to {b!r}: CPUs must be joined by socket links")
+        while path[-1] != a:
+            path.append(before[path[-1]])
+        return tuple(reversed(path))
+
+    def _sockets_from(self, start: str) -> dict[str, str]:
+        """Each CPU that socket links lead to, with the one before it on the shortest way; the start with itself.
+
+        Of ways as short, the one whose links are named first, as nearer CPUs have it."""
+        if start not in self._searched:
+            before = {start: start}
+            for cpu in (queue := [start]):  # grows meanwhile: breadth first
+                for neighbour in self._joined.get(cpu, ()):
+                    if neighbour not in before:
+                        before[neighbour] = cpu
+                        queue.append(neighbour)
+            self._searched[start] = before
+        return self._searched[start]
+
+    @cached_property
+    def _searched(self) -> dict[str, dict[str, str]]:
+        return {}
+
+    @cached_property
+    def _joined(self) -> dict[str, list[str]]:
+        """Each CPU's neighbours."""
+        joined: dict[str, list[str]] = {}
+        for ln in self.links:
+            if ln.kind == "socket":
+                joined.setdefault(ln.a, []).append(ln.b)
+                joined.setdefault(ln.b, []).append(ln.a)
+        return joined
+
+
+def _check_rate(what: str, bytes_per_s: float) -> None:
+    if not 0 <= bytes_per_s < math.inf:
+        raise ValueError(f"rate of {what} is {bytes_per_s} bytes/s; use one above 0, or leave it out: unknown")
 
 
 class _Rate(float):
@@ -221,6 +268,16 @@ class _Fabric(_Table, frozen=True, kw_only=True):
     gpus: list[str]
 
 
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "cpu": _Cpu,
+    "socket": _Socket,
+    "switch": _Device,
+    "gpu": _Device,
+    "nic": _Nic,
+    "fabric": _Fabric,
+}
+
+
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     cpu: list[_Cpu]
@@ -250,14 +307,34 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def parse_machine(text: str, source: str) -> Topology:
     """The machine that a TOML text describes; `source` names the text in errors, which also name the key."""
     try:
-        file = msgspec.toml.decode(text, type=_File, dec_hook=lambda kind, rate: kind(parse_rate(rate) if rate else 0))
+        file = msgspec.toml.decode(text.removeprefix("\ufeff"), type=_File, dec_hook=_rate_of)
         return warned(file.topology(Path(source).stem))
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{source}: {error}{_allowed(str(error))}") from error
     except msgspec.DecodeError as error:
-        validated = isinstance(error, msgspec.ValidationError)
-        hint = "" if validated else "; expected TOML, NCCL's XML or what `nvidia-smi topo -m` prints"
-        raise ValueError(f"{source}: {error}{hint}") from error
-    except ValueError as error:
+        hint = "expected TOML, NCCL's XML or what `nvidia-smi topo -m` prints"
+        raise ValueError(f"{source}: {error}; {hint}") from error
+    except RecursionError:
+        raise ValueError(f"{source}: brackets are nested too deeply; a description has two levels of them") from None
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{source}: {error}") from error
+
+
+def _rate_of(kind: type[_Rate], rate: object) -> _Rate:
+    if rate == "":
+        return kind()
+    if not isinstance(rate, str):
+        raise ValueError(f'{rate!r} is not a rate: write text such as "25Gbit", or "" if it is unknown')
+    return kind(parse_rate(rate))
+
+
+def _allowed(error: str) -> str:
+    """The keys that there are, where msgspec's error is about one that is unknown or missing."""
+    if "field `" not in error:
+        return ""
+    at = re.search(r"at `\$\.(\w+)\[", error)
+    table: type[msgspec.Struct] = _TABLES[at[1]] if at else _File
+    return f"; allowed are {', '.join(field.name for field in msgspec.structs.fields(table))}"
 
 
 def warned(topology: Topology) -> Topology:

@@ -9,7 +9,7 @@ Pure: no I/O, no clock, no randomness.
 import re
 from decimal import Decimal
 
-_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)\s*")
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]{1,24}(?:\.[0-9]+)?)\s*([A-Za-z/]*)\s*")  # fits a float
 _PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 _NBYTES = {"": 1}

@@ -15,17 +15,19 @@ def load_topology(path: str | Path) -> Topology:
     if str(path) in PRESETS:
         return preset(str(path))
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # Windows' editors begin with a byte order mark
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; expected a file, or one of {', '.join(PRESETS)}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text: {error}") from error
+        wrong = f"byte 0x{error.object[error.start]:02x} at {error.start}"
+        raise ValueError(f"{path} is not text in UTF-8 ({wrong}); save it as UTF-8") from error
     return parse_topology(text, str(path))
 
 
 def parse_topology(text: str, source: str) -> Topology:
     """The machine that a text in any of the formats describes; `source` names the text in errors."""
-    if text.lstrip("\ufeff \t\r\n").startswith("<"):
+    text = text.removeprefix("\ufeff")
+    if text.lstrip().startswith("<"):
         return parse_nccl_xml(text, source)
     if looks_like_matrix(text):
         return parse_matrix(text, source)

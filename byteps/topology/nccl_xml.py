@@ -17,7 +17,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from byteps.machine import Topology
+from byteps.machine import MOST_DEEP, Topology
 from byteps.topology.assembly import Device, assemble
 from byteps.units import format_rate
 
@@ -33,6 +33,8 @@ _NVLINK = {"60": 20e9, "70": 25e9, "80": 25e9, "86": 14.0625e9, "90": 25e9, "100
 # Missing: gfx906, of which AMD published both 184 and 200 GB/s for two links both ways.
 _XGMI = {"908": 46e9, "910": 50e9, "90a": 50e9, "940": 64e9, "941": 64e9, "942": 64e9}
 _NVSWITCH = "0x068000"
+_MOST_LINKS = 1000  # of a GPU; there are 18 of B200
+_MOST_DIGITS = 18
 
 
 def pcie_bytes_per_s(link_speed: str, link_width: str) -> float:
@@ -52,7 +54,7 @@ def pcie_bytes_per_s(link_speed: str, link_width: str) -> float:
 def parse_nccl_xml(text: str, source: str) -> Topology:
     """The machine that an XML text describes; `source` names the text in errors, which also name line or element."""
     try:
-        return topology_of_system(ElementTree.fromstring(text), source)
+        return topology_of_system(ElementTree.fromstring(text.removeprefix("\ufeff")), source)
     except (ValueError, ElementTree.ParseError) as error:
         raise ValueError(f"{source}: {error}") from error
 
@@ -90,6 +92,8 @@ def topology_of_system(system: Element, source: str) -> Topology:
             switch = link.get("tclass") == _NVSWITCH
             peer = "an NVSwitch" if switch else gpu_of_bus.get(link.get("target", "").lower(), "")
             count = _whole(link, "count")
+            if not 1 <= count <= _MOST_LINKS:
+                raise ValueError(f"{_shown(link)}: count is {count}; expected 1 to {_MOST_LINKS} links")
             if peer:
                 nvlinked.append((gpu, peer))
                 rates[gpu] += count * per_link
@@ -114,6 +118,8 @@ def _devices(
     element: Element, cpu: int, above: tuple[tuple[str, float], ...], warnings: list[str]
 ) -> Iterator[tuple[Device, Element, str]]:
     """Each GPU and port at or under an element of a `cpu`, with its element and bus."""
+    if len(above) > MOST_DEEP:
+        raise ValueError(f"{_shown(element)} is nested in more than {MOST_DEEP} <pci> elements; PCIe has fewer buses")
     nested = element.findall("pci")
     ends = [*element.findall("gpu"), *element.findall("nic/net")] if element.tag == "pci" else element.findall("net")
     bus = element.get("busid", "").lower()
@@ -159,10 +165,14 @@ def _network_bytes_per_s(net: Element, warnings: list[str]) -> float:
 
 
 def _whole(element: Element, key: str) -> int:
+    text = element.get(key, "")
     try:
-        return int(element.attrib[key])
-    except (KeyError, ValueError):
-        raise ValueError(f"{_shown(element)}: {key} is {element.get(key)!r}; expected a whole number") from None
+        if len(text) <= _MOST_DIGITS:
+            return int(text)
+    except ValueError:
+        pass
+    written = repr(text[:40] if key in element.attrib else None)
+    raise ValueError(f"{_shown(element)}: {key} is {written}; expected a whole number of at most {_MOST_DIGITS} digits")
 
 
 def _shown(element: Element) -> str:

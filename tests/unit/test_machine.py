@@ -1,12 +1,15 @@
 import re
+import time
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import byteps.machine
-from byteps.machine import PRESETS, Link, Topology, parse_machine, preset
+from byteps.machine import PRESETS, Link, Node, Topology, parse_machine, preset
 
 TEXT = """
 source = "data sheet"
@@ -189,8 +192,21 @@ def test_cpus_that_are_not_joined_directly_are_reached_over_others_by_the_fewest
             'between = ["CPU0", "P0"]',
             r"socket link.*'P0' \(switch\); expected cpu to cpu",
         ),
-        ('between = ["CPU0", "CPU1"]', 'between = ["CPU0", "CPU0"]', "no way from 'CPU0' to 'CPU1'"),
+        ('between = ["CPU0", "CPU1"]', 'between = ["CPU0", "CPU0"]', "from 'CPU0' to itself"),
         ("[[gpu]]", "[gpu]", "line 28"),
+        ("[[gpu]]", "[[gpus]]", "unknown field `gpus`.*allowed are source, cpu, peer_efficiency, socket, switch, gpu"),
+        ("memory =", "ram =", r"unknown field `ram`.*cpu\[0\].*allowed are names, memory$"),
+        ('"300Gbit"', "0", r"0 is not a rate.*\"\" if it is unknown.*socket\[0\].rate"),
+        ('"300Gbit"', "false", r"False is not a rate.*socket\[0\].rate"),
+        ('"300Gbit"', "[]", r"\[\] is not a rate.*socket\[0\].rate"),
+        ('"300Gbit"', f'"{"9" * 400}Gbit"', "is not a rate"),
+        ("0.8", f"{'9' * 400}", "Number out of range.*peer_efficiency"),
+        ('"data sheet"', "[" * 3000, "nested too deeply"),
+        (
+            'rate = "300Gbit"',
+            '[[socket]]\nbetween = ["CPU1", "CPU0"]',
+            "'CPU0' and 'CPU1' have 2 socket links; give one",
+        ),
         ("[[gpu]]", "gpu!", "line 23.*expected TOML, NCCL's XML or"),
     ],
 )
@@ -208,3 +224,60 @@ def test_a_machine_has_a_cpu_and_hangs_each_device_once():
         replace(topology, links=(*topology.links, Link(a="GPU0", b="CPU1", kind="pcie")))
     with pytest.raises(ValueError, match="no way from 'GPU9'"):
         topology.route("GPU9", "GPU0")
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 7), st.data())
+def test_ways_over_sockets_are_those_of_a_plain_search(count, data):
+    cpus = [f"CPU{i}" for i in range(count)]
+    pairs = data.draw(st.permutations([(a, b) for a in cpus for b in cpus if a < b]))
+    joined = pairs[: data.draw(st.integers(1, len(pairs)))]
+    links = tuple(Link(a=a, b=b, kind="socket") for a, b in joined)
+    nodes = tuple(Node(name=cpu, kind="cpu") for cpu in cpus)
+    if len({end for pair in searched(cpus[0], joined).values() for end in pair}) < count:
+        with pytest.raises(ValueError, match="no way from 'CPU0'"):
+            Topology(name="", nodes=nodes, links=links, source="")
+        return
+    topology = Topology(name="", nodes=nodes, links=links, source="")
+    for a in cpus:
+        for b, path in searched(a, joined).items():
+            assert topology.route(a, b) == tuple(f"{x}->{y}" for x, y in pairwise(path))
+
+
+def searched(start, joined):
+    """The first of the shortest ways to each CPU, as all ways grow link by link."""
+    both = [ends for a, b in joined for ends in ((a, b), (b, a))]
+    paths = [(start,)]
+    for path in paths:
+        for x, y in both:
+            if x == path[-1] and all(other[-1] != y for other in paths):
+                paths.append((*path, y))
+    return {path[-1]: path for path in paths}
+
+
+def test_a_hundred_numa_nodes_that_are_all_joined_take_no_time():
+    cpus = [f"CPU{i}" for i in range(100)]
+    links = tuple(Link(a=a, b=b, kind="socket") for a, b in combinations(cpus, 2))
+    start = time.process_time()
+    topology = Topology(name="", nodes=tuple(Node(name=cpu, kind="cpu") for cpu in cpus), links=links, source="")
+    assert topology.route("CPU0", "CPU99") == ("CPU0->CPU99",)
+    assert time.process_time() - start < 1  # 5 s and more, before
+
+
+def test_switches_above_each_other_without_end_are_refused():
+    switches = "".join(f'[[switch]]\nnames = ["S{i}"]\nunder = "{f"S{i - 1}" if i else "P1"}"\n' for i in range(1500))
+    with pytest.raises(ValueError, match=r"mine\.toml: 'S\d+' hangs under more than 64 switches"):
+        parse_machine(TEXT + switches, "mine.toml")
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("inf"), float("nan")])
+def test_a_rate_that_is_no_rate_is_refused(rate):
+    topology = machine()
+    with pytest.raises(ValueError, match="rate of CPU0 is"):
+        replace(topology, nodes=(replace(topology.nodes[0], bytes_per_s=rate), *topology.nodes[1:]))
+    with pytest.raises(ValueError, match="rate of the link from CPU0 to CPU1 is"):
+        replace(topology, links=(replace(topology.links[0], bytes_per_s=rate), *topology.links[1:]))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text():
+    assert parse_machine("\ufeff" + TEXT, "mine.toml") == machine()

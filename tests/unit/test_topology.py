@@ -219,6 +219,10 @@ def test_every_spelling_of_a_pcie_link(speed, width, gigabits):
         ('speed="400000"', 'speed="quick"', "<net name=\"mlx5_0\">: speed is 'quick'"),
         ('count="18"', 'count=""', "<nvlink target=\"0000:05:00.0\">: count is ''"),
         ('busid="0000:01:00.0" ', "", "<pci> has no busid"),
+        ('count="18"', 'count="-1"', '<nvlink target="0000:05:00.0">: count is -1; expected 1 to 1000'),
+        ('count="18"', f'count="{"9" * 17}"', "expected 1 to 1000"),
+        ('speed="400000"', f'speed="{"9" * 400}"', "speed is '9999.*at most 18 digits"),
+        ('speed="400000"', f'speed="{"9" * 5000}"', "speed is '9999.*at most 18 digits"),
     ],
 )
 def test_bad_xml_is_named_by_file_and_element(right, wrong, named):
@@ -399,8 +403,24 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere: No such file.*expected a file, or one of.*nvlink"):
         load_topology(tmp_path / "nowhere")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="binary is not text"):
+    with pytest.raises(ValueError, match=r"binary is not text in UTF-8 \(byte 0xff at 0\); save it as UTF-8"):
         load_topology(tmp_path / "binary")
     (tmp_path / "failed").write_text("Failed to run topology matrix\n")
     with pytest.raises(ValueError, match=r"failed: .*line 1.*expected TOML, NCCL's XML or what `nvidia-smi topo -m`"):
         load_topology(tmp_path / "failed")
+
+
+def test_a_byte_order_mark_is_no_part_of_any_format(tmp_path):
+    for text in (nvidia(), matrix(PAIRED, TWO_NODES), 'source = ""\n[[cpu]]\nnames = ["CPU0"]\n'):
+        (tmp_path / "marked").write_text("\ufeff" + text, encoding="utf-8")
+        (tmp_path / "plain").write_text(text, encoding="utf-8")
+        marked, plain = load_topology(tmp_path / "marked"), load_topology(tmp_path / "plain")
+        assert (marked.nodes, marked.links) == (plain.nodes, plain.links)
+
+
+@pytest.mark.parametrize("depth", [100, 1500, 20000])
+def test_bridges_nested_without_end_are_refused(depth):
+    bridges = "".join(f'<pci busid="{i:04x}:00:00.0">' for i in range(depth))
+    text = f'<system version="1"><cpu numaid="0">{bridges}{"</pci>" * depth}</cpu></system>'
+    with pytest.raises(ValueError, match=r"^deep\.xml: <pci busid=.*nested in more than 64 <pci> elements"):
+        parse_topology(text, "deep.xml")

@@ -90,3 +90,11 @@ def test_printed_sizes(nbytes, text):
 @pytest.mark.parametrize("bytes_per_s, text", [(25e6, "200 Mbit/s"), (3.125e9, "25 Gbit/s"), (187.5e6, "1.5 Gbit/s")])
 def test_printed_rates(bytes_per_s, text):
     assert format_rate(bytes_per_s) == text
+
+
+@pytest.mark.parametrize("parse, unit", [(parse_nbytes, "B"), (parse_rate, "Gbit"), (parse_seconds, "s")])
+def test_numbers_that_no_float_holds_are_refused(parse, unit):
+    assert 0 < float(parse("9" * 24 + unit)) < float("inf")
+    for digits in (25, 400, 5000):
+        with pytest.raises(ValueError, match="is not a"):
+            parse("9" * digits + unit)
