@@ -9,7 +9,9 @@ D = n^2 + kn - 2k,  c = 2(n - 1) M / D  and  g = (n - k) M / D,  T = 2n(n - 1) M
 machine is busy until T, and any byte moved to another service makes that machine later.  k > n brings nothing, since a
 GPU machine carries M even if it sums nothing.
 
-Unequal NICs make it a linear programme: least T such that carried_i <= T * B_i and the shares sum to M.
+Unequal NICs make it a linear programme: least T such that carried_i <= T * B_i and the shares sum to M.  It needs no
+solver.  By T, machine i may own min(limit_i, (T * B_i - fixed_i) / slope_i), which only grows with T; the T at which
+these sum to M is found by sorting the moments at which machines reach their limits.
 `place` turns shares into an owner for every partition; `hash_slot` is the paper's own rule, which needs no table but
 only approximates the shares.
 Pure: no I/O, no clock, no randomness.
@@ -26,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byteps.cluster import Cluster
-from byteps.programme import least
 
 _Floats = NDArray[np.float64]
 _MASK64 = 2**64 - 1
@@ -100,7 +101,7 @@ def programme_shares(cluster: Cluster) -> Shares:
     seconds = load.least_seconds(limit, timed=np.full(n + k, True))
     capped = np.minimum(limit, load.most_owned(seconds))
     least_owned = np.maximum(0.0, 1.0 - (capped.sum() - capped))
-    forced = load.seconds(least_owned) >= seconds * (1 - 1e-6)  # the solver's tolerance is 1e-7
+    forced = load.seconds(least_owned) >= seconds * (1 - 1e-6)  # rounding makes them differ
     notice = ""
     if not forced.all():
         limit = np.where(forced, capped, limit)
@@ -131,8 +132,22 @@ class _Load:
 
     def least_seconds(self, limit: _Floats, timed: NDArray[np.bool_]) -> float:
         """The least T such that all `timed` machines are done by T, all own at most their limits, and the sum is 1."""
-        slope, everything = np.diag(self.slope)[timed], np.ones((1, len(limit)))
-        return least(slope, self.fixed[timed], self.rate[timed], limit, sums=everything).seconds
+        done_owning_nothing = (self.fixed / self.rate)[timed]
+        first = float(done_owning_nothing.max(initial=0.0))  # from here on, all that may own more do with more time
+        growing = timed & (self.slope > 0) & (limit > 0)
+        owned = limit[~growing].sum()  # at no cost, or by machines whose time does not count
+        end = (self.fixed + self.slope * limit)[growing] / self.rate[growing]  # the limit is reached
+        order = np.argsort(end, kind="stable")
+        end, limit = end[order], limit[growing][order]
+        speed, delay = (part[growing][order] / self.slope[growing][order] for part in (self.rate, self.fixed))
+        # With the first i at their limits and the others still growing, the sum is 1 at seconds[i].
+        at_limit = owned + np.append(0.0, np.cumsum(limit[:-1]))
+        speeds, delays = (np.cumsum(part[::-1])[::-1] for part in (speed, delay))
+        seconds = (1.0 - at_limit + delays) / speeds
+        reached = np.flatnonzero(seconds <= end)
+        if owned >= 1.0 or not len(end):
+            return first
+        return max(first, float(seconds[reached[0]] if len(reached) else end[-1]))
 
 
 def _fill(limit: _Floats, rate: _Floats) -> list[float]:
@@ -142,7 +157,7 @@ def _fill(limit: _Floats, rate: _Floats) -> list[float]:
     for index in np.argsort(limit / rate, kind="stable"):
         own[index] = min(limit[index], left * rate[index] / rate_left)
         left, rate_left = left - own[index], rate_left - rate[index]
-    own[own < 1e-9] = 0.0  # what the solver's tolerance left of nothing: a service of its own is not worth it
+    own[own < 1e-9] = 0.0  # what rounding left of nothing: a service of its own is not worth it
     return [float(fraction) for fraction in own / own.sum()]
 
 

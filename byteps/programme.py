@@ -71,7 +71,8 @@ def least(slope: _Floats, fixed: _Floats, capacity: _Floats, limit: _Floats, sum
     if not solution.success:
         raise RuntimeError(f"HiGHS found no shares for {capacity}: {solution.message}; this is a defect, report it")
     prices = -solution.ineqlin.marginals * rate
-    return Solution(seconds=float(solution.fun) / fastest, values=solution.x[:-1], prices=prices)
+    values = np.clip(solution.x[:-1], 0.0, limit)  # the solver may be beyond by 1e-15
+    return Solution(seconds=float(solution.fun) / fastest, values=values, prices=prices)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from byteps.assign import (
     Shares,
+    _Load,
     cluster_shares,
     hash64,
     hash_slot,
@@ -20,6 +23,7 @@ from byteps.assign import (
     slot_weights,
 )
 from byteps.cluster import Cluster, Machine, uniform_cluster
+from byteps.programme import least
 from byteps.theory import byteps_seconds, traffic
 
 SIZES = st.tuples(st.integers(1, 40), st.integers(0, 60))
@@ -217,8 +221,57 @@ def test_a_machine_that_limits_all_is_noticed():
     assert programme_shares(cluster_of((1, 1, 1), (2,))).notice == ""
 
 
-def test_scipy_is_not_imported_for_equal_nics():
-    code = "import sys; from byteps import assign, cluster; assign.cluster_shares(cluster.uniform_cluster(4, 2, 1.0))"
+def by_solver(load, limit, timed):
+    """The same least T by HiGHS, with a variable for every machine."""
+    slope, everything = np.diag(load.slope)[timed], np.ones((1, len(limit)))
+    return least(slope, load.fixed[timed], load.rate[timed], limit, sums=everything).seconds
+
+
+SOME_ALIKE = st.one_of(st.sampled_from([0.25, 0.5, 1.0]), RATES)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(SOME_ALIKE, min_size=1, max_size=8), st.lists(SOME_ALIKE, max_size=8), st.data())
+def test_the_least_time_is_the_solvers(gpu, cpu, data):
+    n, k = len(gpu), len(cpu)
+    load = _Load(
+        rate=np.array(gpu + cpu),
+        fixed=np.repeat([1.0, 0.0], [n, k]),
+        slope=np.repeat([max(n - 2.0, 0.0), float(n)], [n, k]),
+    )
+    limits = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=n + k, max_size=n + k)
+    limit = np.array(data.draw(limits.filter(lambda some: sum(some) > 1)))
+    timed = np.array(data.draw(st.lists(st.booleans(), min_size=n + k, max_size=n + k).filter(any)))
+    assert load.least_seconds(limit, timed) == pytest.approx(by_solver(load, limit, timed), rel=1e-6, abs=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(CLUSTERS)
+def test_shares_are_those_by_the_solver(rates):
+    cluster = cluster_of(*rates)
+    with mock.patch.object(_Load, "least_seconds", by_solver):
+        solved = programme_shares(cluster)
+    assert programme_shares(cluster).all == pytest.approx(solved.all, abs=1e-6)
+
+
+def test_ten_thousand_unequal_machines_take_a_moment():
+    cluster = cluster_of([1 + i / 7000 for i in range(7000)], [1 + i / 3000 for i in range(3000)])
+    start = time.process_time()
+    shares = programme_shares(cluster)
+    assert time.process_time() - start < 2  # 108 s and 3 GB, by the solver
+    assert seconds_of(cluster, shares) == pytest.approx(
+        least_seconds(
+            [m.nic_bytes_per_s for m in cluster.gpu_machines], [m.nic_bytes_per_s for m in cluster.cpu_machines]
+        )
+    )
+
+
+def test_shares_need_no_scipy():
+    code = (
+        "import sys; from byteps import assign, cluster as c; assign.cluster_shares(c.uniform_cluster(4, 2, 1.0));"
+        "fast = c.Machine(name='fast', role='cpu', nic_bytes_per_s=2.0);"
+        "assign.cluster_shares(c.Cluster(machines=(*c.uniform_cluster(4, 2, 1.0).machines, fast)))"
+    )
     subprocess.run([sys.executable, "-c", code + "; assert 'scipy' not in sys.modules"], check=True, cwd=os.getcwd())
 
 
