@@ -21,6 +21,7 @@ class Machine:
     host: str  # the back end's name for it
     address: str
     interface: str
+    nic_bytes_per_s: float = 0.0  # each way; 0 where no NIC is involved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,7 @@ class Contender:
     sources: tuple[str, ...]  # globs under the repository: the code that a launch of it exercises
     plan: Callable[[Launch], list[Process]] | None  # None: it has no processes (measured inside the orchestrator)
     missing: Callable[[], str] = str  # why it cannot run here and how to install it; "" if it can
+    only_emulated: str = ""  # why it cannot run where hosts are machines of their own; "" if it can
     # (n, k, M) -> payload bytes that a GPU machine's NIC sends per iteration, the algorithm's formula
     nic_nbytes: Callable[[int, int, int], float] | None = None
 
@@ -97,6 +99,7 @@ DRIVER = (
     "baselines/launch.py",
     "experiments/launch.py",
     "experiments/crew.py",
+    "experiments/emulated.py",
     "experiments/catalogue.py",
     "experiments/workloads.py",
     "experiments/layers.py",

@@ -1,4 +1,4 @@
-"""The processes of one launch on an emulated cluster, and the orchestrator's side of the lock-step with its workers.
+"""The processes of one launch on the hosts of a stage, and the orchestrator's side of the lock-step with its workers.
 
 Every wait has a deadline and says for what and for whom it waited.  A worker that reports a failure, a process that
 ends early and a deadline that passes are all the same to the caller: a `LaunchError` that carries the end of the log.
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from baselines.launch import ROOT, Process
-from scripts.netns import Lab
+from scripts.stage import Process as Started
+from scripts.stage import Stage
 
 STOP_SECONDS = 15.0  # for processes that end by themselves
 KILL_SECONDS = 5.0
@@ -31,7 +32,7 @@ class LaunchError(RuntimeError):
 class _Worker:
     """The orchestrator's end of one driver's protocol."""
 
-    def __init__(self, process: Process, popen: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: Process, popen: Started) -> None:
         assert popen.stdin is not None
         assert popen.stdout is not None
         os.set_blocking(popen.stdin.fileno(), False)
@@ -70,11 +71,11 @@ class _Worker:
 class Crew:
     """The processes of one launch, from start to end; a context manager, so that none of them outlives it."""
 
-    def __init__(self, lab: Lab, processes: list[Process], logs: Path) -> None:
-        self._lab = lab
+    def __init__(self, stage: Stage, processes: list[Process], logs: Path) -> None:
+        self._stage = stage
         self._processes = processes
         self._logs = logs
-        self._running: list[tuple[Process, subprocess.Popen[bytes]]] = []
+        self._running: list[tuple[Process, Started]] = []
         self.workers: list[_Worker] = []
         self.killed: list[str] = []  # what did not end by itself
         self._stopping = False
@@ -98,7 +99,7 @@ class Crew:
     def _start(self, process: Process) -> None:
         pipe = subprocess.PIPE if process.rank >= 0 else None
         with self._log(process).open("wb") as log:
-            popen = self._lab.popen(
+            popen = self._stage.popen(
                 process.host,
                 process.argv,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **process.env},
@@ -172,7 +173,7 @@ class Crew:
         return f"\nend of {path}:\n" + "\n".join(f"  {line}" for line in lines) if lines else f"\n{path} is empty"
 
     def _end(self, patience: float) -> None:
-        """Wait for those that end by themselves, then end the rest; whatever they left behind in the lab goes too."""
+        """Wait for those that end by themselves, then end the rest; whatever they left behind goes too."""
         deadline = time.monotonic() + patience
         for _, popen in self._running:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -182,20 +183,12 @@ class Crew:
             if sign == signal.SIGTERM and patience:
                 self.killed = [process.name for process, _ in alive]
             for _, popen in alive:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(popen.pid, sign)
+                popen.end(sign)
             deadline = time.monotonic() + KILL_SECONDS
             for _, popen in alive:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     popen.wait(timeout=max(deadline - time.monotonic(), 0.0))
-        deadline = time.monotonic() + KILL_SECONDS
-        orphans = self._lab.pids()
-        if orphans:
-            self.killed.append(f"{len(orphans)} orphans")
-        while (orphans := self._lab.pids()) and time.monotonic() < deadline:
-            for pid in orphans:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        if orphans := self._stage.end_orphans():
+            self.killed.append(f"{orphans} orphans")
         for worker in self.workers:
             worker.close()

@@ -1,41 +1,48 @@
 """Launches on this machine itself: processes over loopback, without an emulated cluster.
 
-The same driver, lock-step and checks as on the emulated cluster (`experiments.launch`); what is measured is software,
-and nothing shapes the link.  CPU seconds are read from the processes' own clocks (clock_gettime of another process),
-exact to the microsecond, before and after every timed transfer and not while data is written or sums are checked.
+The same driver, lock-step and checks as on any stage (`experiments.launch`); what is measured is software, and nothing
+shapes the link.  CPU seconds are read from the processes' own clocks (clock_gettime of another process), exact to the
+microsecond, before and after every timed transfer and not while data is written or sums are checked.
 """
 
 import contextlib
-import json
 import os
-import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import msgspec
 
-from baselines.launch import Contender, Launch, Machine
-from experiments import catalogue
-from experiments.crew import STOP_SECONDS, Crew, LaunchError
-from experiments.record import Case, OracleCheck, Record
+from baselines.launch import Contender
+from experiments import launch
+from experiments.emulated import Child, end_orphans
+from experiments.record import Case, Record
 from experiments.run import blank_record
-from scripts.netns import Lab
+from scripts.calibrate import Calibration
+from scripts.fidelity import Fidelity
+from scripts.netns import Counters, Stream
 
-START_SECONDS = 60.0
-TRANSFER_SECONDS = 120.0
 LOOPBACK = "127.0.0.1"
+SCHEDULER = "scheduler"
 
 
 class ThisMachine:
-    """Stands in for `Lab` where processes share this machine's own network: "hosts" are only names."""
+    """A stage whose "hosts" are only names: processes share this machine's own network."""
+
+    provenance: Literal["emulated", "measured"] = "measured"
 
     def __init__(self) -> None:
         self._started: dict[int, str] = {}  # session id -> host
+
+    def address(self, host: str) -> str:
+        return LOOPBACK
+
+    def interface(self, host: str) -> str:
+        return "lo"
 
     def popen(
         self,
@@ -43,37 +50,72 @@ class ThisMachine:
         argv: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        stdin: int | IO[bytes] = subprocess.DEVNULL,
-        stdout: int | IO[bytes] | None = None,
-        stderr: int | IO[bytes] | None = None,
-    ) -> "subprocess.Popen[bytes]":
+        cwd: str | Path | None = None,
+        stdin: Stream = subprocess.DEVNULL,
+        stdout: Stream = None,
+        stderr: Stream = None,
+    ) -> Child:
         popen = subprocess.Popen(
             argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
         )
         self._started[popen.pid] = host
-        return popen
+        return Child(popen)
 
     def pids(self, prefix: str = "") -> list[int]:
         """Every live process of the hosts whose name begins so, grandchildren included."""
+        return [pid for pid, host in self._running() if host.startswith(prefix)]
+
+    def end_orphans(self) -> int:
+        return end_orphans(self.pids)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """By host; the scheduler is left out: it waits."""
+        seconds: dict[str, float] = {}
+        for pid, host in self._running():
+            if host != SCHEDULER:
+                seconds[host] = seconds.get(host, 0.0) + _clock_seconds(pid)
+        return seconds
+
+    def all_counters(self) -> dict[str, Counters]:
+        """None: loopback is nobody's NIC."""
+        return {}
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[Any]:
+        """Nobody watches: a canary would take its share of what is measured here."""
+        yield SimpleNamespace(fidelity=_UNWATCHED)
+
+    def calibrate(self, seconds: float) -> Calibration:
+        raise NotImplementedError("loopback has no rate to calibrate")
+
+    def one_way_seconds(self) -> float:
+        raise NotImplementedError("loopback is no link between machines")
+
+    def facts(self) -> dict[str, str]:
+        return {}
+
+    def _running(self) -> list[tuple[int, str]]:
         found = []
         for entry in os.listdir("/proc"):
             if entry.isdigit():
                 with contextlib.suppress(OSError):
                     fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
                     host = self._started.get(int(fields[3]))
-                    if host is not None and host.startswith(prefix) and fields[0] != "Z":
-                        found.append(int(entry))
+                    if host is not None and fields[0] != "Z":
+                        found.append((int(entry), host))
         return found
 
 
-def cpu_seconds(pids: Sequence[int]) -> float:
-    """User and system time of these processes so far."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            total += time.clock_gettime_ns((~pid << 3) | 2)  # the kernel's CPUCLOCK_SCHED of a process
-    return total * 1e-9
+_UNWATCHED = Fidelity(
+    wall_seconds=0.0, lateness_p50_seconds=0.0, lateness_p99_seconds=0.0, run_queue_wait_share=0.0, idle_share=0.0
+)
+
+
+def _clock_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    with contextlib.suppress(OSError):
+        return time.clock_gettime_ns((~pid << 3) | 2) * 1e-9  # the kernel's CPUCLOCK_SCHED of a process
+    return 0.0
 
 
 def free_port() -> int:
@@ -83,67 +125,16 @@ def free_port() -> int:
 
 def run(case: Case, contender: Contender, *, logs: Path) -> Record:
     """One launch; a failure is a record with its error."""
-    assert contender.plan is not None
-    result = blank_record(case, contender, "measured")
-    launch = Launch(
-        gpu_machines=tuple(_machine(f"gpu{i}") for i in range(case.n)),
-        cpu_machines=tuple(_machine(f"cpu{i}") for i in range(case.k)),
-        scheduler=_machine("scheduler"),
-        nic_bytes_per_s=0.0,
-        nbytes=case.nbytes,
-        settings=case.settings,
-        scale=case.scale,
-        secret=secrets.token_hex(16),
-        port=free_port(),
+    (outcome,) = launch.run(
+        [case], contender, ThisMachine(), logs=logs, tell=lambda _case, _doing: None, port=free_port()
     )
-    here = ThisMachine()
-    crew = Crew(cast(Lab, here), contender.plan(launch), logs)
-    started = time.monotonic()
-    try:
-        with crew:
-            facts = crew.expect("started", seconds=START_SECONDS)[0].get("facts", {})
-            startup = time.monotonic() - started
-            result = msgspec.structs.replace(_iterate(case, here, crew, result), startup_seconds=startup, facts=facts)
-            crew.say("stop")
-            crew.expect("stopped", seconds=STOP_SECONDS)
-    except LaunchError as error:
-        result = msgspec.structs.replace(result, seconds=[], error=str(error))
-    return result
-
-
-def _machine(host: str) -> Machine:
-    return Machine(host=host, address=LOOPBACK, interface="lo")
-
-
-def _iterate(case: Case, here: ThisMachine, crew: Crew, result: Record) -> Record:
-    warmups: list[float] = []
-    seconds: list[float] = []
-    cpu, worst, checked = 0.0, 0.0, 0
-    pids = [pid for pid in here.pids() if pid not in here.pids("scheduler")]
-    tensors = catalogue.of_case(case.workload, case.nbytes, case.scale, case.dilation)
-    crew.say("workload " + json.dumps({"tensors": [asdict(tensor) for tensor in tensors]}))
-    crew.expect("declared", seconds=START_SECONDS)
-    crew.expect("ready", seconds=TRANSFER_SECONDS)
-    for iteration in range(case.warmups + case.iterations):
-        before = cpu_seconds(pids)
-        crew.say("go")
-        done = crew.expect("done", seconds=TRANSFER_SECONDS)
-        spent = cpu_seconds(pids) - before
-        slowest = max(event["seconds"] for event in done)
-        if iteration < case.warmups:
-            warmups.append(slowest)
-        else:
-            seconds.append(slowest)
-            cpu += spent
-        crew.say("check")
-        checks = crew.expect("checked", seconds=TRANSFER_SECONDS)
-        worst = max(worst, *(event["max_error"] for event in checks))
-        checked += len(checks)
-        crew.expect("ready", seconds=TRANSFER_SECONDS)
     return msgspec.structs.replace(
-        result,
-        warmup_seconds=warmups,
-        seconds=seconds,
-        cpu_seconds=cpu,
-        oracle=OracleCheck(max_error=worst, tolerance=0.0, checked=checked, passed=worst == 0.0),
+        blank_record(case, contender, "measured"),
+        startup_seconds=outcome.startup_seconds,
+        warmup_seconds=outcome.warmup_seconds,
+        seconds=outcome.seconds if not outcome.error else [],
+        oracle=outcome.oracle,
+        cpu_seconds=sum(outcome.cpu_seconds.values()),
+        facts=outcome.facts,
+        error=outcome.error,
     )

@@ -20,6 +20,7 @@ from byteps import theory
 from byteps.units import format_rate, parse_rate
 from experiments import launch, record, run
 from experiments.bounds import Row
+from experiments.emulated import Emulated
 from experiments.record import Case, Record
 from experiments.statistics import launch_seconds
 from scripts.lab import star
@@ -69,10 +70,11 @@ def execute(wanted: Sequence[Case], raw: Path, tell: Callable[[str], None]) -> l
         blank = run.blank_record(case, contender, "emulated")
         hosts = run.cluster_of([case]) | {"scheduler": parse_rate(_SCHEDULER_RATE)}
         with Lab(star(hosts)) as lab:
-            before = run.calibrate_once(lab)
+            stage = Emulated(lab)
+            before = run.calibrate_once(stage)
             logs = raw / "logs" / f"{blank.case_hash[:12]}-{time.time_ns()}"
-            (outcome,) = launch.run([case], contender, lab, logs=logs, tell=lambda _case, _doing: None)
-            one = run.assemble(blank, outcome, before, run.calibrate_once(lab))
+            (outcome,) = launch.run([case], contender, stage, logs=logs, tell=lambda _case, _doing: None)
+            one = run.assemble(blank, outcome, before, run.calibrate_once(stage))
         record.append(raw / f"{NAME}.jsonl", one)
         records.append(one)
         title = f"[{number}/{len(wanted)}] {case.title} at {format_rate(case.nic_bytes_per_s)}"

@@ -1,4 +1,4 @@
-"""One launch: start a contender's processes on an emulated cluster, lead its workers through the iterations in
+"""One launch: start a contender's processes on the hosts of a stage, lead its workers through the iterations in
 lock-step, and bring home what they measured.
 
 A launch may serve several cases, which differ in what is synchronised only; each has an outcome of its own.  The timed
@@ -12,7 +12,6 @@ A launch that fails costs records, not the run: its error comes back in the outc
 
 import contextlib
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,15 +22,16 @@ from baselines.launch import PORT, Contender, Launch, Machine
 from experiments import catalogue
 from experiments.crew import STOP_SECONDS, Crew, LaunchError
 from experiments.record import Case, Fidelity, NicBytes, NicCounters, OracleCheck
-from scripts.fidelity import FidelityError, Watch
-from scripts.lab import NIC
-from scripts.netns import Lab, LabError
+from scripts.fidelity import Fidelity as Seen
+from scripts.fidelity import FidelityError
+from scripts.netns import LabError
+from scripts.stage import Stage
 
 START_SECONDS = 180.0  # until all ranks are up: imports of a framework, many at a time on two cores
 SLACK_SECONDS = 60.0
 SLOWEST_FACTOR = 25.0  # a transfer that takes longer than this many M/B hangs (a lone server for 8 workers takes 16)
 CHECK_SECONDS = 60.0
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+UNSHAPED_SECONDS = 60.0  # of a transfer over a link without a rate
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class Outcome:
     max_error: float = 0.0
     checked: int = 0
     cpu_seconds: dict[str, float] = field(default_factory=dict)  # by host
-    watches: list[Watch] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)  # one per timed iteration
     facts: dict[str, str] = field(default_factory=dict)
     error: str = ""
 
@@ -57,28 +57,28 @@ class Outcome:
 
     @property
     def idle_share(self) -> float:
-        shares = [watch.fidelity.idle_share for watch in self.watches]
+        shares = [one.idle_share for one in self.seen]
         return sum(shares) / len(shares) if shares else 0.0
 
     @property
     def fidelity(self) -> Fidelity:
         """The worst timed transfer decides."""
-        if not self.watches:
+        if not self.seen:
             return Fidelity(reason="no timed transfer was watched")
-        seen = [watch.fidelity for watch in self.watches]
         order = ("good", "suspect", "cpu-bound")
         return Fidelity(
-            verdict=max((one.verdict for one in seen), key=order.index),
-            canary_p99_seconds=max(one.lateness_p99_seconds for one in seen),
-            runqueue_share=max(one.run_queue_wait_share for one in seen),
+            verdict=max((one.verdict for one in self.seen), key=order.index),
+            canary_p99_seconds=max(one.lateness_p99_seconds for one in self.seen),
+            runqueue_share=max(one.run_queue_wait_share for one in self.seen),
         )
 
 
-def machines(case: Case, lab: Lab) -> tuple[tuple[Machine, ...], tuple[Machine, ...], Machine]:
-    """The case's GPU machines, its CPU machines, and the scheduler's, among the hosts of the lab."""
+def machines(case: Case, stage: Stage) -> tuple[tuple[Machine, ...], tuple[Machine, ...], Machine]:
+    """The case's GPU machines, its CPU machines, and the scheduler's, among the hosts of the stage."""
 
     def machine(host: str) -> Machine:
-        return Machine(host=host, address=lab.spec.address(host), interface=NIC)
+        rate = case.nics.get(host, case.nic_bytes_per_s)
+        return Machine(host=host, address=stage.address(host), interface=stage.interface(host), nic_bytes_per_s=rate)
 
     gpus = tuple(machine(f"gpu{i}") for i in range(case.n))
     cpus = tuple(machine(f"cpu{i}") for i in range(case.k))
@@ -86,13 +86,22 @@ def machines(case: Case, lab: Lab) -> tuple[tuple[Machine, ...], tuple[Machine, 
 
 
 def run(
-    cases: Sequence[Case], contender: Contender, lab: Lab, *, logs: Path, tell: Callable[[Case, str], None]
+    cases: Sequence[Case],
+    contender: Contender,
+    stage: Stage,
+    *,
+    logs: Path,
+    tell: Callable[[Case, str], None],
+    port: int = 0,
 ) -> list[Outcome]:
-    """Run one launch for all these cases; a failure is an outcome with its error, not an exception."""
+    """Run one launch for all these cases; a failure is an outcome with its error, not an exception.
+
+    `port`: where the contender's processes meet; 0 chooses one.
+    """
     outcomes = [Outcome() for _ in cases]
     first = cases[0]
     assert contender.plan is not None
-    gpus, cpus, scheduler = machines(first, lab)
+    gpus, cpus, scheduler = machines(first, stage)
     launch = Launch(
         gpu_machines=gpus,
         cpu_machines=cpus,
@@ -102,13 +111,13 @@ def run(
         settings=first.settings,
         scale=first.scale,
         secret=secrets.token_hex(16),
-        port=PORT + int(time.monotonic()) % 1000,  # not that of the launch before, which may linger
+        port=port or PORT + int(time.monotonic()) % 1000,  # not that of the launch before, which may linger
     )
     try:
         processes = contender.plan(launch)
     except ValueError as refused:  # a setting that the contender does not take
         return [Outcome(error=str(refused)) for _ in cases]
-    crew = Crew(lab, processes, logs)
+    crew = Crew(stage, processes, logs)
     finished = 0
     error = ""
     try:
@@ -120,7 +129,7 @@ def run(
             for case, outcome in zip(cases, outcomes, strict=True):
                 outcome.startup_seconds = startup
                 outcome.facts = {key: value for key, value in facts[0].get("facts", {}).items() if key != "rank"}
-                _iterate(case, lab, crew, outcome, tell)
+                _iterate(case, stage, crew, outcome, tell)
                 finished += 1
             crew.say("stop")
             crew.expect("stopped", seconds=STOP_SECONDS)
@@ -133,9 +142,9 @@ def run(
     return outcomes
 
 
-def _iterate(case: Case, lab: Lab, crew: Crew, outcome: Outcome, tell: Callable[[Case, str], None]) -> None:
+def _iterate(case: Case, stage: Stage, crew: Crew, outcome: Outcome, tell: Callable[[Case, str], None]) -> None:
     tensors = catalogue.of_case(case.workload, case.nbytes, case.scale, case.dilation)
-    limit = SLACK_SECONDS + SLOWEST_FACTOR * case.nbytes / case.nic_bytes_per_s + catalogue.computation_seconds(tensors)
+    limit = SLACK_SECONDS + _slowest_seconds(case) + catalogue.computation_seconds(tensors)
     before: dict[str, NicCounters] = {}
     crew.say("workload " + json.dumps({"tensors": [asdict(tensor) for tensor in tensors]}))
     crew.expect("declared", seconds=START_SECONDS)
@@ -144,13 +153,13 @@ def _iterate(case: Case, lab: Lab, crew: Crew, outcome: Outcome, tell: Callable[
         timed = iteration >= case.warmups
         tell(case, f"iteration {iteration + 1} of {case.warmups + case.iterations}")
         if timed and not before:
-            before = _counters(lab)
-        with _watched(lab, outcome) if timed else contextlib.nullcontext():
+            before = _counters(stage)
+        with _watched(stage, outcome) if timed else contextlib.nullcontext():
             crew.say("go" if timed else "warm")
             done = crew.expect("done", seconds=limit)
         (outcome.seconds if timed else outcome.warmup_seconds).append(max(event["seconds"] for event in done))
         if iteration + 1 == case.warmups + case.iterations:
-            after = _counters(lab)
+            after = _counters(stage)
             outcome.nics = {host: NicBytes(before=before[host], after=after[host]) for host in after}
         crew.say("check")
         checks = crew.expect("checked", seconds=CHECK_SECONDS)
@@ -159,28 +168,22 @@ def _iterate(case: Case, lab: Lab, crew: Crew, outcome: Outcome, tell: Callable[
         crew.expect("ready", seconds=CHECK_SECONDS)
 
 
+def _slowest_seconds(case: Case) -> float:
+    """What a transfer may take."""
+    return SLOWEST_FACTOR * case.nbytes / case.nic_bytes_per_s if case.nic_bytes_per_s else UNSHAPED_SECONDS
+
+
 @contextlib.contextmanager
-def _watched(lab: Lab, outcome: Outcome) -> Iterator[None]:
-    with Watch(lab.pids) as watch:
-        before = _cpu_seconds(lab)
+def _watched(stage: Stage, outcome: Outcome) -> Iterator[None]:
+    with stage.watch() as watch:
+        before = stage.cpu_seconds()
         yield
-        after = _cpu_seconds(lab)
+        after = stage.cpu_seconds()
     for host, seconds in after.items():
         outcome.cpu_seconds[host] = outcome.cpu_seconds.get(host, 0.0) + seconds - before.get(host, 0.0)
-    outcome.watches.append(watch)
+    outcome.seen.append(watch.fidelity)
 
 
-def _counters(lab: Lab) -> dict[str, NicCounters]:
+def _counters(stage: Stage) -> dict[str, NicCounters]:
     """Of every host; the contender is at rest, so the readings need not be simultaneous."""
-    return {host: NicCounters(**asdict(seen)) for host, seen in lab.all_counters().items()}
-
-
-def _cpu_seconds(lab: Lab) -> dict[str, float]:
-    """User and system time of everything on each host, finished children included."""
-    seconds: dict[str, float] = {}
-    for pid in lab.pids():
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            host = lab.host_of(pid)
-            seconds[host] = seconds.get(host, 0.0) + sum(int(value) for value in fields[11:15]) / _TICKS_PER_SECOND
-    return seconds
+    return {host: NicCounters(**asdict(seen)) for host, seen in stage.all_counters().items()}

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from baselines.contenders import get
-from baselines.launch import Contender, Launch, Process, driver_argv
+from baselines.launch import DRIVER, Contender, Launch, Process, driver_argv
 from baselines.peers import byteps
 from experiments.bounds import Row
 from experiments.record import Case, Record
@@ -69,7 +69,7 @@ def contender(name: str) -> Contender:
         return get(name)
     if name == "byteps":
         return replace(get(name), plan=_plan_byteps)
-    sources = ("baselines/echo.py", "baselines/adapters/echo_adapter.py", "baselines/driver.py", "experiments/here.py")
+    sources = ("baselines/echo.py", "baselines/adapters/echo_adapter.py", *DRIVER, "experiments/here.py")
     return Contender(
         name="echo",
         label="Bare echo pair",

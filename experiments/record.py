@@ -51,6 +51,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     iterations: int  # timed iterations
     block: int
     position: int = 0  # order within the block; not part of the identity
+    site: str = ""  # of a cluster of hosts: which one (`experiments.cluster.site_id`)
+    # Of the machines that take part, where they differ: by gpu0, gpu1, ..., cpu0, ... in bytes/s each way
+    nics: dict[str, float] = {}
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.k < 0:
@@ -187,7 +190,10 @@ def case_hash(case: Case) -> str:
     Records of before a field was added so keep their hash.  Defaults are left out here, by value: the encoder's
     `omit_defaults` compares objects, and a 1.0 that was read from a file is not the 1.0 of the class.
     """
-    defaults = {field.name: field.default for field in msgspec.structs.fields(Case)}
+    defaults = {
+        field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        for field in msgspec.structs.fields(Case)
+    }
     fields = {name: value for name, value in msgspec.to_builtins(case).items() if value != defaults[name]}
     fields.pop("position", None)
     return hashlib.sha256(canonical_json(fields)).hexdigest()

@@ -1,10 +1,11 @@
 """Runs an experiment: block after block, launch after launch, one record each; a second run does only what is missing.
 
-One emulated cluster with all the machines of the largest case serves the whole experiment: hosts that a case does not
-use are idle, and their counters show it.  The links are calibrated before the first launch, after every block, and
-after a minute of launches within one, so each launch lies between two calibrations; its record is kept after the
-second, or, without it and marked `links-off`, when the run is interrupted.  A calibration that fails is repeated once,
-since another programme may have been busy for a moment; launches beside a failed one are kept and marked `links-off`.
+One stage with all the machines of the largest case serves the whole experiment, an emulated cluster or a real one
+(`experiments.conduct`): hosts that a case does not use are idle, and their counters show it.  The links are calibrated
+before the first launch, after every block, and after a minute of launches within one, so each launch lies between two
+calibrations; its record is kept after the second, or, without it and marked `links-off`, when the run is interrupted.
+A calibration that fails is repeated once, since another programme may have been busy for a moment; launches beside a
+failed one are kept and marked `links-off`.
 
 A launch that was not faithful is run once more at once; both records are kept.  What is repeated depends on the canary
 and the calibration alone, never on the measured time.  A launch that failed or summed wrongly is not repeated here: the
@@ -27,12 +28,12 @@ from baselines.launch import ROOT, Contender
 from byteps.units import format_rate
 from experiments import adder, launch, provenance, record, spec
 from experiments.agenda import RunError, cases_of, load
+from experiments.emulated import Emulated
 from experiments.progress import Display, display, expected_seconds
 from experiments.record import LATENCY_FACT, Calibration, Case, Record
-from scripts import calibrate
 from scripts.lab import CONGESTION_CONTROL, overload, star
-from scripts.latency import one_way_seconds
 from scripts.netns import Lab, LabError, why_no_lab
+from scripts.stage import Stage
 
 RAW = ROOT / "results" / "raw"
 CALIBRATION_SECONDS = 1.5
@@ -45,7 +46,7 @@ def missing_seconds(name: str, tier: spec.Tier, *, raw: Path = RAW) -> float:
     """About how long the cases that are missing take."""
     experiment = load(name)
     kept, _ = record.read(raw / f"{experiment.name}.jsonl")
-    there, _ = _split([case for case in cases_of(experiment, tier) if not _is_done(case, kept)])
+    there, _ = split([case for case in cases_of(experiment, tier) if not is_done(case, kept)])
     return sum(map(expected_seconds, there))
 
 
@@ -58,8 +59,8 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0
     path = raw / f"{experiment.name}.jsonl"
     kept, bad = record.read(path)
     cases = cases_of(experiment, tier)
-    missing = [case for case in cases if not _is_done(case, kept)]
-    there, not_run = _split(missing)
+    missing = [case for case in cases if not is_done(case, kept)]
+    there, not_run = split(missing)
     with display(there, later_seconds) as show:
         for line in bad:
             show.note(str(line))
@@ -68,10 +69,7 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0
         def keep(one: Record) -> None:
             record.append(path, one)
 
-        for reason in sorted({contenders.get(case.contender).missing() for case in not_run}):
-            show.note(f"not run: {reason}")
-        for case in not_run:
-            _note_not_run(case, experiment.provenance, kept, keep)
+        note_not_run(not_run, _missing, experiment.provenance, kept, keep, show)
         results: list[Record] = []
         if experiment.provenance == "measured":
             results = [_run_here(case, keep, show) for case in there]
@@ -79,25 +77,38 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0
             for _, cases_of_a_lab in groupby(there, key=lambda case: case.nic_bytes_per_s):
                 groups = spec.launches(experiment, list(cases_of_a_lab))
                 results += _run_in_lab(groups, raw / "logs", keep, show)
-    return len([case for case in there if not _is_done(case, kept + results)])
+    return len([case for case in there if not is_done(case, kept + results)])
 
 
-def _split(cases: list[Case]) -> tuple[list[Case], list[Case]]:
-    """Those whose contender is installed, and the others."""
-    missing = {name: bool(contenders.get(name).missing()) for name in {case.contender for case in cases}}
+def _missing(contender: str) -> str:
+    return contenders.get(contender).missing()
+
+
+def split(cases: list[Case], why_not: Callable[[str], str] = _missing) -> tuple[list[Case], list[Case]]:
+    """Those whose contender can run, and the others; `why_not` gives the reason by the contender's name."""
+    missing = {name: bool(why_not(name)) for name in {case.contender for case in cases}}
     return [case for case in cases if not missing[case.contender]], [case for case in cases if missing[case.contender]]
 
 
-def _note_not_run(case: Case, source: record.Provenance, kept: list[Record], keep: Callable[[Record], None]) -> None:
-    """A contender that is not installed leaves a record that says so, once, for its place in figures and tables."""
-    contender = contenders.get(case.contender)
-    error = f"not run: {contender.missing()}"
-    wanted = record.case_hash(case)
-    if not any(one.case_hash == wanted and one.error == error for one in kept):
-        keep(msgspec.structs.replace(blank_record(case, contender, source), error=error))
+def note_not_run(
+    cases: list[Case],
+    why_not: Callable[[str], str],
+    source: record.Provenance,
+    kept: list[Record],
+    keep: Callable[[Record], None],
+    show: Display,
+) -> None:
+    """A contender that cannot run leaves a record that says so, once, for its place in figures and tables."""
+    for reason in sorted({why_not(case.contender) for case in cases}):
+        show.note(f"not run: {reason}")
+    for case in cases:
+        error = f"not run: {why_not(case.contender)}"
+        wanted = record.case_hash(case)
+        if not any(one.case_hash == wanted and one.error == error for one in kept):
+            keep(msgspec.structs.replace(blank_record(case, contenders.get(case.contender), source), error=error))
 
 
-def _is_done(case: Case, records: list[Record]) -> bool:
+def is_done(case: Case, records: list[Record]) -> bool:
     """Whether nothing is left to try: a verified record, or one CPU-bound attempt after the other."""
     contender = contenders.get(case.contender)
     version, code = contender.version(), provenance.code_of(contender)
@@ -164,9 +175,11 @@ class _Launched:
     seconds: float
     logs: Path
 
-    def records(self, before: Calibration, after: Calibration, facts: dict[str, str]) -> list[Record]:
+    def records(
+        self, before: Calibration, after: Calibration, facts: dict[str, str], facts_of: Callable[[Case], dict[str, str]]
+    ) -> list[Record]:
         made = [assemble(*pair, before, after) for pair in zip(self.blanks, self.outcomes, strict=True)]
-        return [msgspec.structs.replace(one, facts={**one.facts, **facts}) for one in made]
+        return [msgspec.structs.replace(one, facts={**one.facts, **facts, **facts_of(one.case)}) for one in made]
 
 
 def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], None], show: Display) -> list[Record]:
@@ -178,61 +191,81 @@ def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], N
     if reason := overload(plan, int(provenance.host()["cores"])):
         raise RunError(reason)
     show.note(f"emulated cluster: {len(hosts)} machines, NICs of {format_rate(max(hosts.values()))} each way")
+    with Lab(plan) as lab:
+        return run_on(Emulated(lab), groups, logs, keep, show)
+
+
+def run_on(
+    stage: Stage,
+    groups: list[list[Case]],
+    logs: Path,
+    keep: Callable[[Record], None],
+    show: Display,
+    *,
+    check: Callable[[], None] = lambda: None,
+    facts_of: Callable[[Case], dict[str, str]] = lambda _case: {},
+) -> list[Record]:
+    """Launch after launch on the hosts of a stage; the cases of a group share a launch.
+
+    `check` is called after every launch and may raise to end the run; what was launched is kept.  `facts_of` adds to a
+    record's facts.
+    """
     results: list[Record] = []
     queue = deque((group, 1) for group in groups)
     waiting: deque[_Launched] = deque()
-    with Lab(plan) as lab:
-        latency = _latency(lab)
-        before = _calibrate(lab, show)
-        calibrated = time.monotonic()
-        try:
-            while queue:
-                cases, attempt = queue.popleft()
-                done = _launch(cases, attempt, lab, logs, show)
-                waiting.append(done)
-                same_block = bool(queue) and queue[0][0][0].block == cases[0].block
-                failed = any(outcome.error for outcome in done.outcomes)
-                if same_block and not failed and time.monotonic() < calibrated + STRETCH_SECONDS:
-                    continue
-                show.tell(cases[0], "calibrating")
-                after = _calibrate(lab, show)
-                calibrated = time.monotonic()
-                while waiting:
-                    one = waiting.popleft()
-                    made = one.records(before, after, latency)
-                    again = [made_one.case for made_one in made if made_one.correct and not made_one.faithful]
-                    if again and one.attempt < ATTEMPTS:
-                        queue.appendleft((again, one.attempt + 1))
-                    for made_one in made:
-                        keep(made_one)
-                        final = one.attempt == ATTEMPTS or made_one.case not in again
-                        show.launched(made_one, one.seconds / len(made), final=final)
-                    if all(made_one.verified for made_one in made):
-                        shutil.rmtree(one.logs, ignore_errors=True)
-                    results += made
-                # What comes next must not be judged by a disturbance that is over.
-                before = after if after.passed or not queue else _calibrate(lab, show)
-        finally:
-            for one in waiting:  # interrupted before their second calibration
-                for made_one in one.records(before, NOT_CALIBRATED, latency):
+    facts = stage.facts() | _latency(stage)
+    before = _calibrate(stage, show)
+    calibrated = time.monotonic()
+    try:
+        while queue:
+            cases, attempt = queue.popleft()
+            done = _launch(cases, attempt, stage, logs, show)
+            waiting.append(done)
+            check()
+            same_block = bool(queue) and queue[0][0][0].block == cases[0].block
+            failed = any(outcome.error for outcome in done.outcomes)
+            if same_block and not failed and time.monotonic() < calibrated + STRETCH_SECONDS:
+                continue
+            show.tell(cases[0], "calibrating")
+            after = _calibrate(stage, show)
+            calibrated = time.monotonic()
+            while waiting:
+                one = waiting.popleft()
+                made = one.records(before, after, facts, facts_of)
+                again = [made_one.case for made_one in made if made_one.correct and not made_one.faithful]
+                if again and one.attempt < ATTEMPTS:
+                    queue.appendleft((again, one.attempt + 1))
+                for made_one in made:
                     keep(made_one)
+                    final = one.attempt == ATTEMPTS or made_one.case not in again
+                    show.launched(made_one, one.seconds / len(made), final=final)
+                if all(made_one.verified for made_one in made):
+                    shutil.rmtree(one.logs, ignore_errors=True)
+                results += made
+            # What comes next must not be judged by a disturbance that is over.
+            before = after if after.passed or not queue else _calibrate(stage, show)
+    finally:
+        for one in waiting:  # interrupted before their second calibration
+            for made_one in one.records(before, NOT_CALIBRATED, facts, facts_of):
+                keep(made_one)
+                show.launched(made_one, one.seconds / len(one.blanks), final=True)
     return results
 
 
-def _latency(lab: Lab) -> dict[str, str]:
+def _latency(stage: Stage) -> dict[str, str]:
     """For the facts of every record; nothing where it could not be measured."""
     try:
-        return {LATENCY_FACT: f"{one_way_seconds(lab):.2g}"}
+        return {LATENCY_FACT: f"{stage.one_way_seconds():.2g}"}
     except (LabError, OSError, ValueError, subprocess.TimeoutExpired):
         return {}
 
 
-def _launch(cases: list[Case], attempt: int, lab: Lab, logs: Path, show: Display) -> _Launched:
+def _launch(cases: list[Case], attempt: int, stage: Stage, logs: Path, show: Display) -> _Launched:
     started = time.monotonic()
     contender = contenders.get(cases[0].contender)
-    blanks = [blank_record(case, contender, "emulated") for case in cases]
+    blanks = [blank_record(case, contender, stage.provenance) for case in cases]
     folder = logs / f"{blanks[0].case_hash[:12]}-{time.time_ns()}"
-    outcomes = launch.run(cases, contender, lab, logs=folder, tell=show.tell)
+    outcomes = launch.run(cases, contender, stage, logs=folder, tell=show.tell)
     return _Launched(attempt, blanks, outcomes, time.monotonic() - started, folder)
 
 
@@ -265,19 +298,19 @@ def assemble(blank: Record, outcome: launch.Outcome, before: Calibration, after:
     )
 
 
-def _calibrate(lab: Lab, show: Display) -> Calibration:
+def _calibrate(stage: Stage, show: Display) -> Calibration:
     """Twice at most; the second result counts."""
-    result = calibrate_once(lab)
+    result = calibrate_once(stage)
     if not result.passed:
         show.note(f"calibration: links at {result.least_fraction:.3f} of expected, once more")
-        result = calibrate_once(lab)
+        result = calibrate_once(stage)
     return result
 
 
-def calibrate_once(lab: Lab) -> Calibration:
+def calibrate_once(stage: Stage) -> Calibration:
     """All links at once; one that does not start counts as carrying nothing."""
     try:
-        seen = calibrate.calibrate(lab, seconds=CALIBRATION_SECONDS)
+        seen = stage.calibrate(CALIBRATION_SECONDS)
     except (LabError, OSError, subprocess.TimeoutExpired):
         return NOT_CALIBRATED
     ratios = [flow.ratio for flow in seen.flows]

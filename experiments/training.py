@@ -27,6 +27,7 @@ from byteps import trace
 from byteps.units import parse_rate
 from experiments import here, launch, record, run
 from experiments.bounds import Row
+from experiments.emulated import Emulated
 from experiments.record import Case, Record
 from experiments.small_tensors import without_nic
 from experiments.statistics import launch_seconds, paired_ratios
@@ -175,9 +176,10 @@ def _run(case: Case, one: Contender, logs: Path) -> Record:
         return here.run(case, one, logs=logs)
     blank = run.blank_record(case, one, "emulated")
     with Lab(star(run.cluster_of([case]))) as lab:
-        before = run.calibrate_once(lab)
-        (outcome,) = launch.run([case], one, lab, logs=logs, tell=lambda _case, _doing: None)
-        return run.assemble(blank, outcome, before, run.calibrate_once(lab))
+        stage = Emulated(lab)
+        before = run.calibrate_once(stage)
+        (outcome,) = launch.run([case], one, stage, logs=logs, tell=lambda _case, _doing: None)
+        return run.assemble(blank, outcome, before, run.calibrate_once(stage))
 
 
 def _from_traces(path: Path) -> dict[str, str]:

@@ -33,7 +33,7 @@ def plan(launch: Launch, *, forced: bool = False) -> list[Process]:
             "BYTEPS_JOB_SECRET": launch.secret,
             "BYTEPS_PARTITION_BYTES": partition,
             "BYTEPS_SCHEDULING_CREDIT": credit,
-            "BYTEPS_NIC_RATE": f"{launch.nic_bytes_per_s * 8 / 1e6:g}Mbit",
+            "BYTEPS_NIC_RATE": f"{(machine.nic_bytes_per_s or launch.nic_bytes_per_s) * 8 / 1e6:g}Mbit",
         }
 
     start = (sys.executable, "-m", "byteps", "launch")

@@ -92,6 +92,7 @@ def plan(launch: Launch, *, ring: bool) -> list[Process]:
     return [*workers, mpirun]
 
 
+_ONLY_EMULATED = "mpirun reaches other hosts by entering their network namespaces, which machines do not share"
 _SOURCES = (
     *DRIVER,
     "baselines/environments.py",
@@ -114,6 +115,7 @@ CONTENDERS = (
         sources=_SOURCES,
         plan=lambda launch: plan(launch, ring=True),
         missing=ENVIRONMENT.missing,
+        only_emulated=_ONLY_EMULATED,
         nic_nbytes=ring_nbytes,
     ),
     Contender(
@@ -126,5 +128,6 @@ CONTENDERS = (
         sources=_SOURCES,
         plan=lambda launch: plan(launch, ring=False),
         missing=ENVIRONMENT.missing,
+        only_emulated=_ONLY_EMULATED,
     ),
 )

@@ -15,6 +15,7 @@ import pytest
 from baselines.contenders import CONTENDERS
 from baselines.session import Tensor
 from experiments import catalogue, launch
+from experiments.emulated import Emulated
 from experiments.record import Case
 from scripts.lab import star
 from scripts.netns import Lab, why_no_lab
@@ -101,7 +102,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
         def run(name: str, n: int, k: int, settings: tuple[tuple[str, str], ...] = ()) -> dict[str, launch.Outcome]:
             cases = cases_of(name, n, k, dict(settings))
             logs = Path(tmp_path_factory.mktemp(f"{name}-{n}-{k}"))
-            found = launch.run(list(cases.values()), CONTENDERS[name], lab, logs=logs, tell=lambda _case, _doing: None)
+            contender, stage = CONTENDERS[name], Emulated(lab)
+            found = launch.run(list(cases.values()), contender, stage, logs=logs, tell=lambda _case, _doing: None)
             assert lab.pids() == []
             return dict(zip(cases, found, strict=True))
 

@@ -10,6 +10,7 @@ import pytest
 from baselines.contenders import CONTENDERS
 from baselines.launch import Contender, Launch, Process
 from experiments import agenda, crew, launch, record, run, traffic
+from experiments.emulated import Emulated
 from experiments.record import Case
 from scripts.lab import star
 from scripts.netns import Lab, why_no_lab
@@ -69,7 +70,7 @@ def lab():
 
 def attempt_cases(lab: Lab, tmp_path: Path, count: int, *programs: str) -> list[launch.Outcome]:
     cases = [msgspec.structs.replace(small("fake"), position=position) for position in range(count)]
-    outcomes = launch.run(cases, fake(*programs), lab, logs=tmp_path, tell=lambda _case, _doing: None)
+    outcomes = launch.run(cases, fake(*programs), Emulated(lab), logs=tmp_path, tell=lambda _case, _doing: None)
     assert lab.pids() == []
     return outcomes
 
@@ -179,7 +180,8 @@ def test_several_cases_in_one_launch_have_an_outcome_each(lab, tmp_path):
 
 def test_a_setting_that_the_contender_refuses_is_an_error_of_its_cases(lab, tmp_path):
     case = msgspec.structs.replace(small("gloo-ring"), settings={"backend": "pigeons"})
-    (outcome,) = launch.run([case], CONTENDERS["gloo-ring"], lab, logs=tmp_path, tell=lambda _case, _doing: None)
+    ring = CONTENDERS["gloo-ring"]
+    (outcome,) = launch.run([case], ring, Emulated(lab), logs=tmp_path, tell=lambda _case, _doing: None)
     assert outcome.error == "torch: backend = 'pigeons'; it takes one of gloo, nccl"
     assert list(tmp_path.iterdir()) == []  # nothing was started
 
@@ -188,7 +190,7 @@ def test_a_worker_that_reads_nothing_costs_its_deadline_and_is_named(lab, tmp_pa
     monkeypatch.setattr(crew, "WRITE_SECONDS", 0.5)
     case = msgspec.structs.replace(small("fake"), workload="tensors:2000", nbytes=8000)  # more than a pipe holds
     deaf = fake('say(event="started", facts={}); time.sleep(60)', 'say(event="started", facts={}); time.sleep(60)')
-    (outcome,) = launch.run([case], deaf, lab, logs=tmp_path, tell=lambda _case, _doing: None)
+    (outcome,) = launch.run([case], deaf, Emulated(lab), logs=tmp_path, tell=lambda _case, _doing: None)
     assert outcome.error.startswith("worker 0 has read nothing for")
     assert lab.pids() == []
 

@@ -18,16 +18,16 @@ def bound(**changes: object) -> Record:
 
 
 def test_a_verified_record_settles_a_case_and_a_failed_one_does_not():
-    assert run._is_done(make_case(), [make_record()])
-    assert not run._is_done(make_case(), [])
-    assert not run._is_done(make_case(), [make_record(error="died"), make_record(error="died")])
+    assert run.is_done(make_case(), [make_record()])
+    assert not run.is_done(make_case(), [])
+    assert not run.is_done(make_case(), [make_record(error="died"), make_record(error="died")])
 
 
 def test_a_case_that_was_cpu_bound_twice_with_the_same_code_is_settled():
-    assert not run._is_done(make_case(), [bound()])
-    assert run._is_done(make_case(), [bound(), bound()])
-    assert not run._is_done(make_case(), [bound(), bound(code_hash="other")])
+    assert not run.is_done(make_case(), [bound()])
+    assert run.is_done(make_case(), [bound(), bound()])
+    assert not run.is_done(make_case(), [bound(), bound(code_hash="other")])
 
 
 def test_records_of_another_case_settle_nothing():
-    assert not run._is_done(make_case(k=0), [make_record(), bound(), bound()])
+    assert not run.is_done(make_case(k=0), [make_record(), bound(), bound()])
