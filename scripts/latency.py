@@ -1,14 +1,17 @@
-"""How long a small message takes from one idle host of the lab to another: half the median round trip over TCP.
+"""How long a small message takes from one idle host to another: half the median round trip over TCP.
 
 Nothing of it dilates with the network's rate, so records hold it beside the times.
 """
 
+import contextlib
 import select
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 
 from scripts.netns import Lab, LabError
+from scripts.process import Process
 
 ROUND_TRIPS = 100
 SECONDS = 20.0
@@ -36,23 +39,32 @@ else:
 def one_way_seconds(lab: Lab) -> float:
     """Between the first two hosts; LabError if they do not answer."""
     near, far = lab.spec.names[:2]
+    return between(lab.popen, near, far, lab.spec.address(far))
+
+
+def between(popen: Callable[..., Process], near: str, far: str, address: str) -> float:
+    """By `popen` of a stage; `address` is the far host's.  LabError if they do not answer."""
     program = [sys.executable, "-I", "-S", "-c", _PROGRAM]
-    address = lab.spec.address(far)
-    with lab.popen(far, [*program, "serve", address], stdout=subprocess.PIPE) as server:
-        try:
-            assert server.stdout is not None
-            if not select.select([server.stdout], [], [], SECONDS)[0]:
-                raise LabError(f"latency: the server on {far} did not start within {SECONDS:.0f} s")
-            port = server.stdout.readline().decode().strip()
-            ask = [*program, "ask", address, port, str(ROUND_TRIPS)]
-            with lab.popen(near, ask, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
-                try:
-                    output, error = client.communicate(timeout=SECONDS)
-                finally:
-                    client.kill()
-        finally:
-            server.kill()
+    pipe = subprocess.PIPE
+    with contextlib.ExitStack() as stack:
+        server = popen(far, [*program, "serve", address], stdout=pipe)
+        stack.callback(_end, server)
+        assert server.stdout is not None
+        if not select.select([server.stdout], [], [], SECONDS)[0]:
+            raise LabError(f"latency: the server on {far} did not start within {SECONDS:.0f} s")
+        port = server.stdout.readline().decode().strip()
+        client = popen(near, [*program, "ask", address, port, str(ROUND_TRIPS)], stdout=pipe, stderr=pipe)
+        stack.callback(_end, client)
+        output, error = client.communicate(timeout=SECONDS)
     trips = [float(line) for line in output.split()]
     if len(trips) != ROUND_TRIPS:
         raise LabError(f"latency: {len(trips)} of {ROUND_TRIPS} round trips between {near} and {far}: {error.decode()}")
     return statistics.median(trips) / 2
+
+
+def _end(process: Process) -> None:
+    process.kill()
+    process.wait(timeout=SECONDS)
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()

@@ -1,7 +1,7 @@
 """One host's part of a calibration: sends to its neighbour as fast as it can while it measures what arrives.
 
-Talks to `scripts.calibrate` over its standard streams: prints the port it listens on; reads "address port start end"
-(the neighbour, and the measured interval in monotonic seconds, a clock all hosts of the lab share); prints
+Talks to `scripts.calibrate` over its standard streams: prints the port it listens on; reads "address port ramp seconds"
+(the neighbour, and how long to wait from then on before how long a measurement, since hosts share no clock); prints
 "bytes seconds".  Standard library only and no imports of ours: it starts in 20 ms, once per host.
 
 The interval is closed by arrivals: from the first one after `start` to the last one before `end`, without the bytes of
@@ -42,11 +42,12 @@ def _receive(listener: socket.socket, start: float, end: float) -> tuple[int, fl
 def main() -> None:
     with socket.create_server((sys.argv[1], 0)) as listener:
         print(listener.getsockname()[1], flush=True)
-        address, port, start, end = sys.stdin.readline().split()
+        address, port, ramp, seconds = sys.stdin.readline().split()
+        start = time.monotonic() + float(ramp)
         # a daemon: it may sit in sendall when the interval is over
         threading.Thread(target=_send, args=(address, int(port)), name="send", daemon=True).start()
-        received, seconds = _receive(listener, float(start), float(end))
-    print(received, seconds, flush=True)
+        received, interval = _receive(listener, start, start + float(seconds))
+    print(received, interval, flush=True)
 
 
 if __name__ == "__main__":
