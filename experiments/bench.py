@@ -19,6 +19,7 @@ from baselines import contenders
 from baselines.launch import ROOT, Contender
 from experiments import bounds, footprint, here, knee, loopback, provenance, record, small_tensors, training
 from experiments.bounds import Row
+from experiments.document import Block, Heading, Paragraph
 from experiments.record import Case, Record
 from scripts.netns import LabError
 
@@ -105,15 +106,15 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
-def report_parts(results: Path, sources: Sequence[str]) -> list[str]:
+def report_blocks(results: Path, sources: Sequence[str]) -> list[Block]:
     """The report's section: every benchmark from the first of `sources` that has records of it."""
-    parts = []
+    blocks: list[Block] = []
     for benchmark in BENCHMARKS.values():
         found = next(filter(None, (_kept(results / source, benchmark) for source in sources)), [])
         if found:
             title = f"{benchmark.title[0].upper()}{benchmark.title[1:]} ({found[0].provenance}):"
-            parts += [title, bounds.markdown(benchmark.rows(found))]
-    return ["## Benchmarks with a bound", *parts] if parts else []
+            blocks += [Paragraph(text=title), bounds.block(benchmark.rows(found))]
+    return [Heading(title="Benchmarks with a bound"), *blocks] if blocks else []
 
 
 def keep(results: Path) -> list[Path]:

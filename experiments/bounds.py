@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from experiments.document import Table
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -60,7 +62,6 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def block(rows: Sequence[Row]) -> Table:
     """For the report."""
-    lines = [HEADER, ("---",) * len(HEADER), *(cells(row) for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return Table(header=HEADER, rows=tuple(cells(row) for row in rows))

@@ -42,6 +42,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     threshold: float
     tolerance: float
     provenance: Provenance
+    paper: str = ""  # what the paper has for it
     against: Provenance | Literal[""] = ""  # what it is compared with, if records of that kind
     rule: Literal["interval", "every"]
     parts: list[str]

@@ -14,6 +14,7 @@ import msgspec
 from baselines.launch import ROOT
 from experiments import agenda, bench, figures, record, report
 from experiments.analysis import SIMULATED, load
+from experiments.document import markdown
 from experiments.predictions import standing
 from experiments.record import Record
 
@@ -38,8 +39,8 @@ def keep(results: Path) -> list[Path]:
         written += figures.draw(load(results, name, sources=("reference",)), folder / "figures")
     written += [path for draw in figures.COMPUTED for path in draw(folder / "figures")]
     written += bench.keep(results)
-    text, _ = report.compose(results, sources=("reference",))
-    (folder / "REPORT.md").write_text(text, encoding="utf-8")
+    document, _ = report.compose(results, sources=("reference",), figures=folder / "figures")
+    (folder / "REPORT.md").write_text(markdown(document), encoding="utf-8")
     return [*written, folder / "REPORT.md"]
 
 

@@ -1,42 +1,23 @@
-"""results/REPORT.md: the verdicts, the tables behind them, how faithful the runs were, and what they are evidence for.
+"""The report: the verdicts, the tables and figures behind them, how faithful the runs were, what they are evidence for.
 
-Written from `claims.toml` and the records alone.
+Made from `claims.toml`, the records and the figures that were drawn from them, as one document that is written twice:
+`results/REPORT.md`, beside its figures, and `results/report.html`, a single file with everything inside.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
-import msgspec
-import pandas as pd
-
-from baselines.launch import ROOT
-from byteps.units import format_nbytes, format_rate
-from experiments import agenda, bench
-from experiments.analysis import (
-    NOT_RUN,
-    SOURCES,
-    Loaded,
-    Source,
-    absent,
-    absent_text,
-    attempted,
-    load,
-    of_this_code,
-)
-from experiments.claims import NO_RECORD, Claim, Verdict, judge, load_claims
-from experiments.metrics import METRICS, OF_ATTEMPTS
-from experiments.progress import outcome_text
-from experiments.record import Record, latest
+from experiments import agenda, bench, captions
+from experiments.analysis import SOURCES, Loaded, Source, absent, absent_text, load
+from experiments.claims import Verdict, load_claims
+from experiments.document import Block, Document, Heading, Items, Paragraph, Picture, Table, markdown, paragraphs
+from experiments.html import html
 from experiments.spec import is_model
-from experiments.tables import errors, fairness, goodput, launches, replays
-from experiments.tables.markdown import table
+from experiments.tables import environment, errors, fairness, goodput, launches, replays
+from experiments.verdicts import CLAIMS, claims_table, judge_all, measured_again
 
-CLAIMS = ROOT / "experiments" / "claims.toml"
 FIRST = ("fig12", "fig9b", "fig4", "fig15_16", "slow_nics", "gain", "sizes", "tune")  # others follow by name
-
-NOT_SIMULATED = "not everything is simulated: `python -m experiments run all --on sim`"
-NOT_PREDICTED = "no verified launch of a case that was simulated before"
 
 SCOPE = """\
 The emulated cluster is evidence about software and algorithms on a network that is limited by bandwidth: every byte
@@ -79,137 +60,7 @@ def simulated_only() -> tuple[str, ...]:
     return tuple(name for name in agenda.simulations() if name not in agenda.experiments())
 
 
-def claim_records(claim: Claim, loaded: Iterable[Loaded]) -> list[Record]:
-    """The records that a claim speaks of: the newest of each case, or every one of the same code for `OF_ATTEMPTS`.
-
-    Of simulations it is every one: some claims ask which were there first.
-    """
-    return [
-        one
-        for experiment in loaded
-        for one in (
-            *(of_this_code(experiment) if claim.metric in OF_ATTEMPTS else experiment.records),
-            *experiment.simulated,
-        )
-        if one.provenance in (claim.provenance, claim.against)
-        and (not claim.experiments or one.case.experiment in claim.experiments)
-        and claim.n in (0, one.case.n)
-        and claim.nbytes in (0, one.case.nbytes)
-    ]
-
-
-def judge_all(claims: Iterable[Claim], loaded: Sequence[Loaded]) -> list[Verdict]:
-    """A verdict for every claim, in their order."""
-    verdicts = []
-    for claim in claims:
-        if claim.metric not in METRICS:
-            raise ValueError(f"claim {claim.id}: metric {claim.metric!r} is none of {', '.join(sorted(METRICS))}")
-        records = claim_records(claim, loaded)
-        tried = attempted(records)
-        cores = min((int(one.host.get("cores", "0")) for one in tried), default=0)
-        values = METRICS[claim.metric](tried)
-        why = _absent(claim, records, loaded)
-        possible = bool(tried) or claim.provenance == "simulated"  # anybody can simulate
-        verdicts.append(judge(claim, values, cores=cores, attempted=possible, absent=why))
-    return verdicts
-
-
-def _absent(claim: Claim, records: list[Record], loaded: Sequence[Loaded]) -> dict[str, str]:
-    """Contender -> why it has no verified launch among the claim's records, in one of the claim's experiments.
-
-    A contender that the claim names must have one in each: its launches in one say nothing about the other.
-    """
-    if claim.provenance == "simulated":
-        return dict.fromkeys(claim.parts, NOT_PREDICTED if claim.against else NOT_SIMULATED)
-    reasons: dict[str, str] = {}
-    for name in claim.parts:
-        if why := _why_none(name, records, loaded):
-            reasons[name] = why
-    for name in claim.contenders:
-        whys = {
-            experiment: _why_none(
-                name,
-                [one for one in records if one.case.experiment == experiment],
-                [one for one in loaded if one.experiment == experiment],
-            )
-            for experiment in claim.experiments
-        } or {"": _why_none(name, records, loaded)}
-        told = [f"{where}: {why}" if len(whys) > 1 else why for where, why in whys.items() if why]
-        if told:
-            reasons[name] = "; ".join(told)
-    return reasons
-
-
-def _why_none(name: str, records: Iterable[Record], loaded: Iterable[Loaded]) -> str:
-    """Why a contender has no verified launch among these; "" if it has one."""
-    own = [one for one in records if one.case.contender == name]
-    if any(one.verified for one in own):
-        return ""
-    if not_run := [one.error for one in own if one.error.startswith(NOT_RUN)]:
-        return not_run[-1]
-    if own:
-        return outcome_text(own[-1])
-    return next((NOT_RUN + missing[name] for one in loaded if name in (missing := absent(one))), NO_RECORD)
-
-
-def _claims_table(verdicts: list[Verdict]) -> str:
-    return table(("claim", "verdict", "because"), [(one.claim.text, f"**{one.word}**", one.reason) for one in verdicts])
-
-
-def _problems(loaded: Sequence[Loaded]) -> list[str]:
-    lines = [f"- {bad}" for experiment in loaded for bad in experiment.bad]
-    for experiment in loaded:
-        if experiment.earlier:
-            lines.append(f"- {experiment.experiment}: {experiment.earlier} records of earlier settings were left out")
-        if text := absent_text(absent(experiment)) if experiment.records else "":
-            lines.append(f"- {experiment.experiment}: {text}")
-    for one in itertools.chain.from_iterable(attempted(experiment.attempts) for experiment in loaded):
-        if not one.verified:
-            lines.append(f"- {one.started_at} {one.case.title}: {outcome_text(one)} {one.fidelity.reason}".rstrip())
-        elif "killed at the end" in one.facts:
-            lines.append(f"- {one.started_at} {one.case.title}: had to be killed: {one.facts['killed at the end']}")
-    return lines
-
-
-def _setting(loaded: Sequence[Loaded]) -> str:
-    rows = []
-    for one in loaded:
-        where = "committed reference run" if one.source == "reference" else "this machine's run"
-        kinds = [(one.tier, where, one.records), ("-", "simulated", latest(one.simulated))]
-        rows += [(one.experiment, *_setting_cells(*kind)) for kind in kinds if kind[2]]
-        if not one.records and not one.simulated:
-            rows.append((one.experiment, "-", "no records", "-", "-", "-", "-"))
-    return table(("experiment", "tier", "records", "cases verified", "NIC", "congestion control", "commit"), rows)
-
-
-def _setting_cells(tier: str, where: str, records: list[Record]) -> tuple[str, str, str, str, str, str]:
-    rates = sorted({record.case.nic_bytes_per_s for record in records} - {0.0})
-    commits = sorted({record.git_commit[:12] + record.git_commit[40:] for record in records})
-    controls = sorted({record.congestion_control for record in records} - {""})
-    tried = attempted(records)
-    return (
-        tier,
-        where,
-        f"{sum(record.verified for record in tried)} of {len(tried)}",
-        ", ".join(map(format_rate, rates)) or "-",
-        ", ".join(controls) or "-",
-        ", ".join(commits),
-    )
-
-
-def _machine(loaded: Sequence[Loaded]) -> str:
-    records = [one for experiment in loaded for one in experiment.records if one.host]
-    seen = pd.unique(pd.Series([msgspec.json.encode((one.host, one.versions)).decode() for one in records]))
-    lines = []
-    for text in seen:
-        host, versions = msgspec.json.decode(text)
-        memory = format_nbytes(int(host["memory_bytes"]))
-        names = ", ".join(f"{name} {version}" for name, version in versions.items())
-        lines.append(f"- {host['cpu']}, {host['cores']} cores, {memory}, {host['system']}; {names}")
-    return "\n".join(lines)
-
-
-Section = tuple[str, str, Callable[[Loaded], str], tuple[str, ...]]  # experiment, title, table, pictures
+Section = tuple[str, str, Callable[[Loaded], Table | list[Block]], tuple[str, ...]]  # experiment, title, table, figures
 
 SECTIONS: tuple[Section, ...] = (
     ("fig12", "Figure 12: fraction of the optimum t_opt", goodput.fractions, ("fig12_goodput",)),
@@ -220,8 +71,22 @@ SECTIONS: tuple[Section, ...] = (
     ("gain", "Where the gain comes from: each step on top of the last", replays.gain, ("gain_steps",)),
     ("sizes", "Sizes and numbers of tensors", goodput.sizes, ("sizes_time", "sizes_counts")),
 )
+COMPUTED = (
+    *("fig3_cluster", "limits_nic", "limits_racks", "limits_map", "limits_price", "unequal_nics", "placement_balance"),
+    "disciplines_time",
+)
+THEORY = """\
+What no record stands behind: the paper's cluster day by day, and where by theory BytePS stops being the fastest
+(`python -m experiments limits` prints the numbers, `docs/limits.md` explains them)."""
 VERSUS = ("fig12", "fig4", "fig15_16", "slow_nics", "sizes")
 COMPARISON = "How many times faster than its opponents BytePS is in the same block; above 1, BytePS is faster."
+CLAIMED = """\
+Every claim was written into `experiments/claims.toml` before the run that judges it. `ours` says first what kind of
+records it is from: emulated clusters, simulated ones and real ones are never joined. An interval is over blocks of
+launches; the parts that decided the verdict are named."""
+CALIBRATED = """\
+Before and after a launch all links are filled at once, both ways, and what they carry is compared with what they
+should; a launch between two calibrations that failed is not used."""
 GROUPS = """\
 What does not dilate weighs 1/dilation times as much beside computation as in the real training (bare tensors: 1).
 Latency in shares of the iteration, core-seconds on a GPU machine as cores that would be busy at the NIC's rate, the
@@ -229,69 +94,96 @@ token bucket of the emulated NIC in shares of M, and how many partitions each su
 not recorded, or does not apply."""
 
 
-def _sections(loaded: Sequence[Loaded]) -> list[str]:
+Find = Callable[[str], list[Block]]
+
+
+def _picture(folder: Path, name: str) -> list[Block]:
+    """A figure by its name, or how to draw it; the link leads there from where the report lies, the folder above."""
+    file = folder / f"{name}.png"
+    caption = captions.read(file)
+    if caption is None:
+        return [Paragraph(text=f"Figure `{name}` is not drawn: `make figures` draws what there are records for.")]
+    return [Picture(file=file, link=f"{folder.name}/{file.name}", title=caption.title, caption=caption.lines)]
+
+
+def _sections(loaded: Sequence[Loaded], picture: Find) -> list[Block]:
     by_name = {one.experiment: one for one in loaded}
-    parts = []
+    blocks: list[Block] = []
     for name, title, tabulate, pictures in SECTIONS:
         one = by_name.get(name)
         if one is None or not one.records:
             continue
-        parts += [f"## {title}", tabulate(one), absent_text(absent(one))]
-        parts += [f"![{title}](figures/{picture}.png)" for picture in pictures]
-    return parts
+        found = tabulate(one)
+        blocks += [Heading(title=title), *([found] if isinstance(found, Table) else found)]
+        blocks += paragraphs(absent_text(absent(one)))
+        blocks += [block for wanted in pictures for block in picture(wanted)]
+    return blocks
 
 
-def _fairness(loaded: Sequence[Loaded]) -> list[str]:
+def _fairness(loaded: Sequence[Loaded]) -> list[Block]:
     by_name = {one.experiment: one for one in loaded}
     texts = [
         ("Tuning: as many trials for everyone, on models that no figure reports", "tune", fairness.tuning),
         ("At several NIC rates: ratios that drift by more than 5 % do not transfer", "rates", fairness.transfer_table),
         ("Scaled against whole models", "scaling", fairness.scaling_table),
     ]
-    parts = [
-        f"### {title}\n\n{text}"
-        for title, name, tabulate in texts
-        if name in by_name and (text := tabulate(by_name[name]))
-    ]
+    found = [(title, tabulate(by_name[name])) for title, name, tabulate in texts if name in by_name]
     everywhere = [one for one in loaded if one.experiment != "tune"]
-    for title, text in (
+    found += [
         ("What we do around a peer, and the result without it", fairness.intervention_table(everywhere)),
         ("Default knobs beside tuned ones", fairness.defaults_table(everywhere)),
-    ):
-        parts += [f"### {title}\n\n{text}"] if text else []
-    return ["## Fairness", *parts] if parts else []
+    ]
+    blocks = [block for title, rows in found if rows for block in (Heading(title=title, level=3), rows)]
+    return [Heading(title="Fairness"), *blocks] if blocks else []
 
 
-def compose(results: Path, *, sources: tuple[Source, ...] = SOURCES) -> tuple[str, list[Verdict]]:
-    """The report's text and the verdicts in it."""
+def _titled(title: str, text: str, *blocks: Block) -> list[Block]:
+    """A section; nothing if none of its tables has a row."""
+    return [Heading(title=title), *paragraphs(text), *blocks] if any(blocks) else []
+
+
+def compose(
+    results: Path, *, sources: tuple[Source, ...] = SOURCES, figures: Path | None = None
+) -> tuple[Document, list[Verdict]]:
+    """The report and the verdicts in it; `figures` is where its pictures are, `results`/figures if it is left out."""
     loaded = [load(results, name, sources=sources) for name in (*experiments(), *simulated_only())]
-    verdicts = judge_all(load_claims(CLAIMS), loaded)
+    picture = partial(_picture, figures or results / "figures")
+    claims = load_claims(CLAIMS)
+    verdicts = judge_all(claims, loaded)
     emulated = [one for one in loaded if any(record.provenance == "emulated" for record in one.records)]
-    parts = ["# Report", _setting(loaded), "## Contenders", launches.contenders(loaded)]
-    parts += ["## Claims", _claims_table(verdicts), *_sections(loaded)]
-    parts += errors.section(loaded)
-    if versus := replays.against_opponents([one for one in emulated if one.experiment in VERSUS]):
-        parts += ["## BytePS against its opponents", COMPARISON, versus]
-    parts += _fairness(loaded)
+    blocks: list[Block] = [Paragraph(text=environment.summary(verdicts, loaded))]
+    blocks += [Heading(title="Claims"), *paragraphs(CLAIMED), claims_table(verdicts, measured_again(claims, loaded))]
+    blocks += _titled("Contenders: versions and knobs", "", launches.contenders(loaded))
+    blocks += [Heading(title="What was not run, and why"), *environment.not_run(loaded, verdicts)]
+    blocks += [Heading(title="Where the records come from"), environment.setting(loaded)]
+    blocks += _sections(loaded, picture)
+    blocks += [Heading(title="Figures of theory"), *paragraphs(THEORY)]
+    blocks += [block for name in COMPUTED for block in picture(name)]
+    blocks += errors.section(loaded, picture)
+    versus = [one for one in emulated if one.experiment in VERSUS]
+    blocks += _titled("BytePS against its opponents", COMPARISON, replays.against_opponents(versus))
+    blocks += _fairness(loaded)
     for one in emulated:
-        if one.experiment == "fig12" and (spent := launches.cost(one)):
-            parts += ["## What it costs", spent]
-    if emulated:
-        parts += ["## Was the machine fast enough?", "Worst of all launches, repeated ones included."]
-        parts += [launches.fidelity(emulated)]
-        parts += ["## How far from a real cluster?", GROUPS, launches.dimensionless(emulated)]
-    parts += bench.report_parts(results, sources)
-    problems = _problems(loaded)
-    parts += ["## Launches that were not used, and other trouble", "\n".join(problems) if problems else "None."]
-    parts += ["## What this is evidence for", scope(emulated), "## Machine and versions"]
-    parts += [_machine(loaded) or "No records."]
-    return "\n\n".join(filter(None, parts)) + "\n", verdicts
+        if one.experiment == "fig12":
+            blocks += _titled("What it costs", "", launches.cost(one))
+    blocks += _titled("Link calibration", CALIBRATED, launches.calibration(loaded))
+    worst = "Worst of all launches, repeated ones included."
+    blocks += _titled("Was the machine fast enough?", worst, launches.fidelity(emulated))
+    blocks += _titled("How far from a real cluster?", GROUPS, launches.dimensionless(emulated))
+    blocks += bench.report_blocks(results, sources)
+    problems = environment.problems(loaded)
+    blocks += [Heading(title="Launches that were not used, and other trouble")]
+    blocks += [Items(lines=tuple(problems)) if problems else Paragraph(text="None.")]
+    blocks += [Heading(title="What this is evidence for"), *paragraphs(scope(emulated))]
+    blocks += [Heading(title="Environment"), environment.machines(loaded) or Paragraph(text="No records.")]
+    return Document(title="Report", blocks=tuple(blocks)), verdicts
 
 
 def write(results: Path) -> tuple[Path, list[Verdict]]:
-    """Write REPORT.md."""
-    text, verdicts = compose(results)
+    """Write REPORT.md and report.html, with the figures that there are; returns the first one's path."""
+    document, verdicts = compose(results)
+    results.mkdir(parents=True, exist_ok=True)
     path = results / "REPORT.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(markdown(document), encoding="utf-8")
+    (results / "report.html").write_text(html(document), encoding="utf-8")
     return path, verdicts

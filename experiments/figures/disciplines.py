@@ -19,7 +19,7 @@ from byteps.lowering import Discipline
 from byteps.units import format_rate, parse_nbytes
 from experiments.analysis import Loaded, attempted, frame
 from experiments.figures.series import Gap, draw, gaps_text, mark_gaps, times
-from experiments.figures.sheet import Sheet, absent_entries, launches_text, sheet, source_text, theory_line
+from experiments.figures.sheet import PAGE, Sheet, absent_entries, launches_text, sheet, source_text, theory_line
 from experiments.figures.simulated import SIMULATED, simulated_style
 from experiments.lines import LineStyle, line_of
 from experiments.record import Record
@@ -56,7 +56,7 @@ def simulated(k: int, discipline: str, credit: int = NBYTES) -> float:
 def disciplines_time(loaded: Loaded, folder: Path) -> list[Path]:
     """A panel for each k: time over t_opt against the credit."""
     table = _emulated(attempted(loaded.records))
-    with sheet("What may be in flight: time of one synchronisation", columns=len(KS), size=(11.5, 4.4)) as page:
+    with sheet("What may be in flight: time of one synchronisation", columns=len(KS), width=PAGE, height=2.3) as page:
         gaps: list[Gap] = []
         for axes, k in zip(page.panels, KS, strict=True):
             theory_line(page, axes, "Optimum t_opt", [CREDITS[0] / 2, 2 * CREDITS[-1]], [1.0, 1.0])
@@ -112,7 +112,7 @@ def _finish(axes: Axes, k: int) -> None:
     axes.set(ylim=(0.9, 2.15))
     axes.set_xticks(CREDITS, names, rotation=45, ha="right", fontsize=7)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_title(f"k = {k}", fontsize=9)
+    axes.set_title(f"k = {k}", fontsize=8)
 
 
 def _in_words(credit: float) -> str:

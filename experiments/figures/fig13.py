@@ -8,7 +8,7 @@ from experiments import paper
 from experiments.analysis import Loaded
 from experiments.errors import Point
 from experiments.figures.series import Gap, gaps_text, mark_gaps
-from experiments.figures.sheet import THEORY_COLOUR, Sheet, sheet
+from experiments.figures.sheet import PAGE, THEORY_COLOUR, Sheet, sheet
 from experiments.figures.simulated import beside_the_paper, of_experiment, simulated_text
 
 MACHINES = {"pcie-only": "PCIe only", "nvlink": "NVLink"}
@@ -20,11 +20,11 @@ def fig13_speedup(loaded: Loaded, folder: Path) -> list[Path]:
     published = paper.fig13()
     points = of_experiment(loaded)
     gaps: list[Gap] = []
-    with sheet("Figure 13 simulated: training on 8 machines of 8 GPUs", columns=2, size=(9.6, 4.6)) as page:
+    with sheet("Figure 13 simulated: training on 8 machines of 8 GPUs", columns=2, width=PAGE, height=2.3) as page:
         for axes, (machine, title) in zip(page.panels, MACHINES.items(), strict=True):
             some = [point for point in points if point.number.wanted.machine == machine]
             gaps += _panel(page, axes, some)
-            axes.set_title(title, fontsize=9)
+            axes.set_title(title, fontsize=8)
             axes.set_xlabel("CPU machines k")
         highest = max(max(point.number.value, point.simulated or 0.0) for point in points)
         for axes in page.panels:

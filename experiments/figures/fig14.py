@@ -10,7 +10,7 @@ from experiments.analysis import Loaded
 from experiments.errors import Number, Point, Simulation
 from experiments.figures.fig13 import MACHINES, SECOND, all_reduce_line
 from experiments.figures.series import Gap, gaps_text, mark_gaps
-from experiments.figures.sheet import Sheet, sheet
+from experiments.figures.sheet import PAGE, Sheet, sheet
 from experiments.figures.simulated import beside_the_paper, of_experiment, simulated_points, simulated_text
 
 PLANNED = "planned"
@@ -24,13 +24,13 @@ def fig14_topology(loaded: Loaded, folder: Path) -> list[Path]:
     points = of_experiment(loaded)
     planned = _planned(loaded, points)
     gaps: list[Gap] = []
-    with sheet("Figure 14 simulated: ways to sum inside a machine", columns=2, size=(9.6, 4.6)) as page:
+    with sheet("Figure 14 simulated: ways to sum inside a machine", columns=2, width=PAGE, height=2.4) as page:
         for axes, (machine, title) in zip(page.panels, MACHINES.items(), strict=True):
             of_machine = [
                 [point for point in some if point.number.wanted.machine == machine] for some in (points, planned)
             ]
             gaps += _panel(page, axes, *of_machine)
-            axes.set_title(title, fontsize=9)
+            axes.set_title(title, fontsize=8)
         highest = max(max(point.number.value, point.simulated or 0.0) for point in [*points, *planned])
         for axes in page.panels:
             axes.set(ylim=(0.95, highest + 0.08))

@@ -11,6 +11,7 @@ from experiments.analysis import Loaded, attempted, frame
 from experiments.figures.against_k import looks
 from experiments.figures.series import Gap, draw, gaps_text, mark_gaps, spread, times
 from experiments.figures.sheet import (
+    PAGE,
     PAPER_MARK,
     PAPER_SECOND_MARK,
     Legend,
@@ -49,14 +50,14 @@ def fig15_16_models(loaded: Loaded, folder: Path) -> list[Path]:
     published = paper.fig15_16()
     table = frame(attempted(loaded.records))
     gaps: list[Gap] = []
-    with sheet("Training on 1 to 8 machines", rows=2, columns=3, size=(9.6, 5.8)) as page:
+    with sheet("Training on 1 to 8 machines", rows=2, columns=3, width=PAGE, height=3.6) as page:
         legend = page.legend
         for axes, (model, title) in zip(page.panels, paper.TITLES.items(), strict=True):
             linear_scaling(page, axes)
             _paper_marks(page, axes, published, model)
             rows = table[table["workload"].str.partition("@")[0] == model] if len(table) else table
             gaps += _panel(axes, legend, rows, title)
-            axes.set_title(title, fontsize=9)
+            axes.set_title(title, fontsize=8)
             axes.set_xscale("log", base=2)
             axes.set(ylim=(0, 1.08), xlim=(0.85, 9.5))
             axes.set_xticks(NS, map(str, NS))

@@ -33,7 +33,7 @@ def fig9b_adder(loaded: Loaded, folder: Path) -> list[Path]:
         _paper_marks(axes, legend, published)
         for rate in NIC_GBPS:
             axes.axhline(rate, color=THEORY_COLOUR, linewidth=0.7, linestyle="--")
-            axes.text(2.48, rate, f"{rate} Gbit/s NIC", fontsize=6.5, ha="right", va="bottom", color=THEORY_COLOUR)
+            axes.text(-0.47, rate, f"{rate} Gbit/s NIC", fontsize=7, ha="left", va="bottom", color=THEORY_COLOUR)
         axes.set(ylabel="Gbit/s of gradients", yscale="log", ylim=(1, 500), xlim=(-0.5, 2.5))
         axes.set_xticks(range(len(TYPES)), TYPES)
         log_axis(axes.yaxis)
@@ -56,22 +56,22 @@ def _measured(page: Sheet, loaded: Loaded, all_cores: str) -> None:
     for index, dtype in enumerate(TYPES):
         of_type = usable[usable["dtype"] == dtype]
         if of_type.empty:
-            axes.annotate(f"{dtype}: no usable launch", (index, 1.2), rotation=90, fontsize=6, ha="center")
+            axes.annotate(f"{dtype}: no usable launch", (index, 1.2), rotation=90, fontsize=7, ha="center")
         for cores, label, apart, marker, colour in kinds:
             values = of_type[of_type["cores"] == cores]["gbit_per_s"]
             if values.empty:
                 continue
             middle = values.median()
             bars = [[middle - values.min()], [values.max() - middle]] if len(values) > 1 else None
-            style: dict[str, Any] = {"marker": marker, "color": colour, "markersize": 5.5, "linestyle": "none"}
+            style: dict[str, Any] = {"marker": marker, "color": colour, "markersize": 4.5, "linestyle": "none"}
             axes.errorbar([index + apart], [middle], yerr=bars, capsize=3, elinewidth=1.0, **style)
             page.legend.add("Measured", label, **style)
             if len(values) == 1:
                 where = (index + apart, middle)
-                axes.annotate("n=1", where, xytext=(5, -3), textcoords="offset points", fontsize=6)
+                axes.annotate("n=1", where, xytext=(5, -3), textcoords="offset points", fontsize=7)
 
 
 def _paper_marks(axes: Axes, legend: Legend, published: paper.Figure9b) -> None:
-    style: dict[str, Any] = {"linestyle": "none", "marker": PAPER_MARK, "color": "black", "markersize": 5.5}
+    style: dict[str, Any] = {"linestyle": "none", "marker": PAPER_MARK, "color": "black", "markersize": 4.5}
     axes.plot([TYPES.index("fp32"), TYPES.index("fp16")], [published.fp32, published.fp16], **style)
     legend.add("Paper", f"{published.cores} cores", **style)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from experiments import paper
 from experiments.analysis import Loaded, absent, absent_text, attempted, frame
-from experiments.figures.sheet import launches_text, replay_text, sheet, source_text
+from experiments.figures.sheet import PAGE, launches_text, replay_text, sheet, source_text
 from experiments.gain import AS_IT_IS, ONE_BY_ONE, ORDERS, SCHEDULED, SUMS, Decomposition, decompose
 
 _COLUMNS = 3
@@ -21,7 +21,9 @@ def gain_steps(loaded: Loaded, folder: Path) -> list[Path]:
     orders = [order for order in ORDERS if order != AS_IT_IS or any(_ran(model, order) for model in models)]
     rows = max(1, -(-len(models) // _COLUMNS))
     table = frame(attempted(loaded.records))
-    with sheet("Where the gain comes from: k = 0", rows=rows, columns=_COLUMNS, size=(9.2, 1.4 + 2.05 * rows)) as page:
+    with sheet(
+        "Where the gain comes from: k = 0", rows=rows, columns=_COLUMNS, width=PAGE, height=0.1 + 1.7 * rows
+    ) as page:
         for axes, model in zip(page.panels, models, strict=False):
             _panel(axes, model, orders)
         for axes in page.panels[len(models) :]:
@@ -78,7 +80,7 @@ def _panel(axes: Axes, model: Decomposition, orders: list[str]) -> None:
             if np.isnan(values[row, column]):
                 own = way == "split" and order == AS_IT_IS
                 why = f"see\n{SCHEDULED}" if own else model.reasons.get((way, order), "no record").replace(" ", "\n")
-                axes.text(column + 0.5, row + 0.5, why, fontsize=6, ha="center", va="center", color="0.35")
-    axes.set_title(paper.TITLES.get(model.model, model.model), fontsize=9)
+                axes.text(column + 0.5, row + 0.5, why, fontsize=7, ha="center", va="center", color="0.35")
+    axes.set_title(paper.TITLES.get(model.model, model.model), fontsize=8)
     axes.tick_params(labelsize=7, length=0)
     axes.set_yticklabels(axes.get_yticklabels(), rotation=0)

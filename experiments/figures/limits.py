@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments import limits
 from experiments.analysis import Loaded
-from experiments.figures.sheet import sheet, source_text, theory_line
+from experiments.figures.sheet import PAGE, sheet, source_text, theory_line
 from experiments.limits import GBIT, SCHEMES, Host, Setting
 from experiments.lines import LineStyle, colour_of
 
@@ -21,13 +21,15 @@ OVERSUBSCRIPTIONS: list[float] = np.linspace(1.0, 4.0, 25).tolist()
 
 DASHED: LineStyle = (0, (4, 2))
 DASH_DOT: LineStyle = (0, (6, 1.5, 1, 1.5))
+RING_DASHES: LineStyle = (0, (8, 1.5, 1, 1.5, 1, 1.5))  # so that grey prints tell it from BytePS
+SHORT: LineStyle = (0, (2, 1))
 
 BYTEPS, RING, HIERARCHY, SERVER = (colour_of(name) for name in ("byteps", "gloo-ring", "horovod", "mxnet-sync"))
 LINES: tuple[tuple[str, str, LineStyle, float], ...] = (
     ("flat", BYTEPS, DASHED, 1.2),
     ("two-level", BYTEPS, ":", 1.2),
     ("mixed", BYTEPS, "-", 2.0),
-    ("ring", RING, "-", 1.4),
+    ("ring", RING, RING_DASHES, 1.4),
     ("unordered ring", RING, (0, (1, 2)), 1.2),
     ("hierarchical", HIERARCHY, "-.", 1.4),
     ("server", SERVER, DASH_DOT, 1.2),
@@ -44,18 +46,19 @@ def limits_nic(loaded: Loaded, folder: Path) -> list[Path]:
         settings = [Setting(n=N, k=k, nic_bytes_per_s=rate * GBIT, host=host) for rate in RATES]
         return [1 / (SCHEMES[scheme].seconds(one) * one.nic_bytes_per_s) for one in settings]
 
-    with sheet("Does summing on CPUs survive faster NICs?", columns=3, size=(11.4, 4.3)) as page:
+    with sheet("Does summing on CPUs survive faster NICs?", columns=3, width=PAGE, height=2.1) as page:
         for axes, k in zip(page.panels, (0, N // 2, N), strict=True):
             for host, linestyle in hosts:
                 what, ys = f"BytePS, {host.name}", goodput("flat", k, host)
                 theory_line(page, axes, what, RATES, ys, linestyle=linestyle, colour=BYTEPS)
-            theory_line(page, axes, "Ring, GPUDirect", RATES, goodput("ring", k, published), colour=RING)
+            what, ys = "Ring, GPUDirect", goodput("ring", k, published)
+            theory_line(page, axes, what, RATES, ys, linestyle=RING_DASHES, colour=RING)
             what, ys = "Ring through the memory of the paper's host", goodput("staged ring", k, published)
-            theory_line(page, axes, what, RATES, ys, linestyle=DASHED, colour=RING)
+            theory_line(page, axes, what, RATES, ys, linestyle=SHORT, colour=RING)
             axes.set(xscale="log", xlabel="NIC, Gbit/s", ylim=(0, 1.05))
             axes.set_xticks(NICS, [str(rate) for rate in NICS])
             axes.minorticks_off()
-            axes.set_title(f"n = {N}, k = {k}", fontsize=9)
+            axes.set_title(f"n = {N}, k = {k}", fontsize=8)
         page.panels[0].set_ylabel("goodput / NIC rate")
         adder = f"{published.adder_bytes_per_s / GBIT:g}"
         caption = [
@@ -77,7 +80,7 @@ def limits_nic(loaded: Loaded, folder: Path) -> list[Path]:
 def limits_racks(folder: Path) -> list[Path]:
     """Time against the oversubscription of the racks' uplinks."""
     panels = [(k, outside) for k in (N // 2, N) for outside in (False, True)]
-    with sheet("Racks whose uplinks are oversubscribed", rows=2, columns=2, size=(9.6, 7.0)) as page:
+    with sheet("Racks whose uplinks are oversubscribed", rows=2, columns=2, width=PAGE, height=4.4) as page:
         for axes, (k, outside) in zip(page.panels, panels, strict=True):
             base = Setting(n=N, k=k, nic_bytes_per_s=1.0, racks=RACKS, outside=outside)
             settings = [replace(base, oversubscription=over) for over in OVERSUBSCRIPTIONS]
@@ -86,7 +89,7 @@ def limits_racks(folder: Path) -> list[Path]:
                 theory_line(page, axes, what, OVERSUBSCRIPTIONS, ys, linestyle=linestyle, colour=colour, width=width)
             axes.set(ylim=(0, 6.2), xticks=[1, 2, 3, 4])
             where = "in racks of their own" if outside else "in the racks of the GPU machines"
-            axes.set_title(f"k = {k}, {where}", fontsize=9)
+            axes.set_title(f"k = {k}, {where}", fontsize=8)
         for axes in page.panels[::2]:
             axes.set_ylabel("time of one synchronisation / (M / B)")
         for axes in page.panels[2:]:

@@ -9,7 +9,7 @@ from experiments.analysis import Loaded
 from experiments.figures.against_k import ANY_K, finish_axis
 from experiments.figures.fig12 import WANTED_NBYTES
 from experiments.figures.series import EMULATED, spread
-from experiments.figures.sheet import THEORY_COLOUR, Sheet, mark_style, sheet, source_text
+from experiments.figures.sheet import PAGE, THEORY_COLOUR, Sheet, mark_style, sheet, source_text
 from experiments.figures.simulated import SIMULATED, simulated_points
 from experiments.lines import Line, order_of
 from experiments.predictions import Comparison, compare
@@ -27,7 +27,7 @@ def fig12_predicted(loaded: Loaded, folder: Path) -> list[Path]:
     n = max(one.case.n for one in compared)
     rate = compared[0].case.nic_bytes_per_s
     looks = sorted({one.line for one in compared}, key=order_of)
-    with sheet("Figure 12: emulated against simulated", columns=2, size=(10.4, 4.6)) as page:
+    with sheet("Figure 12: emulated against simulated", columns=2, width=PAGE, height=2.4) as page:
         left, right = page.panels
         for look in looks:
             some = sorted((one for one in compared if one.line == look), key=lambda one: one.case.k)

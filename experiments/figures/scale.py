@@ -8,7 +8,7 @@ from experiments import paper
 from experiments.analysis import Loaded
 from experiments.errors import FITTED_GPUS
 from experiments.figures.series import Gap, gaps_text, mark_gaps
-from experiments.figures.sheet import THEORY_COLOUR, linear_scaling, sheet
+from experiments.figures.sheet import PAGE, THEORY_COLOUR, linear_scaling, sheet
 from experiments.figures.simulated import beside_the_paper, of_experiment, simulated_text
 
 
@@ -17,7 +17,7 @@ def scale_models(loaded: Loaded, folder: Path) -> list[Path]:
     published = paper.fig15_16()
     points = of_experiment(loaded)
     gaps: list[Gap] = []
-    with sheet("Figures 15 and 16 simulated", rows=2, columns=3, size=(10.2, 6.2)) as page:
+    with sheet("Figures 15 and 16 simulated", rows=2, columns=3, width=PAGE, height=3.7) as page:
         for axes, (model, title) in zip(page.panels, paper.TITLES.items(), strict=True):
             linear_scaling(page, axes)
             some = [point for point in points if point.number.wanted.model == model]
@@ -31,7 +31,7 @@ def scale_models(loaded: Loaded, folder: Path) -> list[Path]:
             mark_gaps(axes, of_model)
             _mark_fitted(axes)
             gaps += of_model
-            axes.set_title(f"{title} ({published.model[model].framework})", fontsize=9)
+            axes.set_title(f"{title} ({published.model[model].framework})", fontsize=8)
             axes.set_xscale("log", base=2)
             axes.set(ylim=(0, 1.08), xlim=(published.gpus[0] / 1.3, published.gpus[-1] * 1.3))
             axes.set_xticks(published.gpus, map(str, published.gpus))
@@ -58,7 +58,7 @@ def _mark_fitted(axes: Axes) -> None:
         "fitted",
         (FITTED_GPUS, 0.01),
         xycoords=axes.get_xaxis_transform(),
-        fontsize=6.5,
+        fontsize=7,
         color=THEORY_COLOUR,
         ha="center",
     )

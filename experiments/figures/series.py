@@ -110,7 +110,7 @@ def _points(
     for where, value, number in zip(places, middle, count, strict=True):
         if number == 1 and say_once:
             axes.annotate(
-                "n=1", (where, value), xytext=(4, -9), textcoords="offset points", fontsize=6, color=look.colour
+                "n=1", (where, value), xytext=(4, -9), textcoords="offset points", fontsize=7, color=look.colour
             )
 
 
@@ -138,7 +138,7 @@ def mark_gaps(axes: Axes, gaps: Iterable[Gap]) -> None:
             xytext=(7 * index, 3),
             textcoords="offset points",
             rotation=90,
-            fontsize=6,
+            fontsize=7,
             color=gap.colour,
             ha="center",
             va="bottom",

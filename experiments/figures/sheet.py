@@ -1,8 +1,11 @@
-"""The paper that figures are drawn on: one sheet with panels, a legend in sections beside them, a caption below.
+"""The paper that figures are drawn on: one sheet with panels and a legend in sections below them.
 
-PNG for the screen, PDF with TrueType fonts for papers; both are the same for the same records.
+As wide as a column or a page of a paper, PNG for the screen and PDF with TrueType fonts for print; both are the same
+for the same records.  Title and caption are not drawn: they travel in the files' metadata (see `experiments.captions`),
+and the report sets them as text below the picture.
 """
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,13 +28,22 @@ from matplotlib.ticker import FuncFormatter
 from byteps.theory import TCP_PAYLOAD_FRACTION
 from byteps.units import format_nbytes, format_rate
 from experiments.analysis import Loaded, absent, absent_text
+from experiments.captions import Caption, metadata
 from experiments.lines import Line, LineStyle, colour_of, label_of
 
 PAPER_MARK = "x"
 PAPER_SECOND_MARK = "+"  # of the paper's variants: ByteScheduler, or without CPU machines
 THEORY_COLOUR = "0.35"
-_CHARACTERS_PER_INCH = 20.5  # of the caption's font
-_LEGEND_CHARACTERS = 34
+COLUMN, PAGE = 3.3, 7.0  # inches: the widths of a column and of a page of a paper
+SMALL = 7  # points: nothing is smaller
+_LEGEND_COLUMN_INCHES = 1.6  # at least
+_CHARACTERS_PER_INCH = 19.0  # of the legend's font
+_CHARACTERS_PER_PANEL_INCH = 11.0  # of its height, axis and title included
+_HANDLE_INCHES = 0.4  # beside a label
+_LINE_INCHES = 0.135  # of the legend
+
+
+_Entry = tuple[Line2D, str, bool]  # mark, label, and whether it is the name of a section
 
 
 @dataclass
@@ -49,22 +61,46 @@ class Legend:
     def line(self, section: str, look: Line, *, note: str = "", hollow: bool = False) -> None:
         self.add(section, look.label + note, **mark_style(look, hollow=hollow), linestyle=look.linestyle)
 
-    def draw(self, figure: Figure) -> None:
-        handles: list[Line2D] = []
-        labels: list[str] = []
-        titles = []
+    def draw(self, figure: Figure) -> float:
+        """Below all panels, in as many columns as fit; returns its height in inches."""
+        width = float(figure.get_size_inches()[0])
+        num_columns = max(1, int(width / _LEGEND_COLUMN_INCHES))
+        columns = self._columns(num_columns, int((width / num_columns - _HANDLE_INCHES) * _CHARACTERS_PER_INCH))
+        entries = [entry for column in columns for entry in column]
+        if not entries:
+            return 0.0
+        drawn = figure.legend(
+            [handle for handle, _, _ in entries],
+            [label for _, label, _ in entries],
+            loc="outside lower center",
+            ncols=len(columns),
+            fontsize=SMALL,
+            handlelength=2.6,
+            columnspacing=1.0,
+            labelspacing=0.25,
+            frameon=False,
+        )
+        for text, (_, _, is_title) in zip(drawn.get_texts(), entries, strict=True):
+            text.set_fontweight("bold" if is_title else "normal")
+        lines = max(sum(1 + label.count("\n") for _, label, _ in column) for column in columns)
+        return _LINE_INCHES * lines + 0.1
+
+    def _columns(self, num_columns: int, characters: int) -> list[list[_Entry]]:
+        """Equally many entries each, empty ones at the end; a section's name never stands alone at a column's foot."""
+        nothing = (Line2D([], [], linestyle="none"), "", False)
+        flat: list[_Entry] = []
         for section, entries in self.sections.items():
-            titles.append(len(labels))
-            handles.append(Line2D([], [], linestyle="none"))
-            labels.append(section)
-            for handle, label in entries:
-                handles.append(handle)
-                labels.append(textwrap.fill(label, _LEGEND_CHARACTERS))
-        if not labels:
-            return
-        drawn = figure.legend(handles, labels, loc="outside right upper", fontsize=7, handlelength=2.6, frameon=False)
-        for index in titles:
-            drawn.get_texts()[index].set_fontweight("bold")
+            flat.append((nothing[0], textwrap.fill(section, characters), True))
+            flat += [(handle, textwrap.fill(label, characters), False) for handle, label in entries]
+        for rows in range(math.ceil(len(flat) / num_columns), len(flat) + 1):
+            columns: list[list[_Entry]] = [[]]
+            for entry in flat:
+                if len(columns[-1]) == rows or (entry[2] and len(columns[-1]) == rows - 1 and rows > 1):
+                    columns.append([])
+                columns[-1].append(entry)
+            if len(columns) <= num_columns:
+                return [column + [nothing] * (rows - len(column)) for column in columns]
+        return [flat]
 
 
 def mark_style(look: Line, *, hollow: bool = False) -> dict[str, Any]:
@@ -73,8 +109,8 @@ def mark_style(look: Line, *, hollow: bool = False) -> dict[str, Any]:
     return {
         "color": look.colour,
         "marker": look.marker,
-        "markersize": 4.0 if small else 5.5,
-        "markeredgewidth": 1.0,
+        "markersize": 3.2 if small else 4.4,
+        "markeredgewidth": 0.8,
         "markeredgecolor": look.colour,
         "markerfacecolor": "white" if hollow else look.colour,
         "markerfacecoloralt": "white",
@@ -88,32 +124,49 @@ class Sheet:
     """A figure while it is drawn."""
 
     figure: Figure
+    title: str
     panels: list[Axes]
     legend: Legend = field(default_factory=Legend)
 
     def save(self, folder: Path, name: str, caption: Sequence[str]) -> list[Path]:
-        """As PNG and PDF; each sentence group of the caption starts a line of its own."""
-        width = int(self.figure.get_size_inches()[0] * _CHARACTERS_PER_INCH)
-        text = "\n".join(textwrap.fill(line, width) for line in caption if line)
-        self.figure.supxlabel(text, fontsize=6.5, x=0.01, ha="left", linespacing=1.35)
-        self.legend.draw(self.figure)
+        """As PNG and PDF, with title and caption inside; each group of sentences is a line of its own."""
+        width, height = self.figure.get_size_inches()
+        for axes in self.panels:  # a label that is longer than its panel is high takes two lines
+            grid = axes.get_gridspec()
+            rows = grid.nrows if grid else 1
+            axes.set_ylabel(textwrap.fill(axes.get_ylabel(), int(_CHARACTERS_PER_PANEL_INCH * height / rows)))
+        self.figure.set_size_inches(width, height + self.legend.draw(self.figure))
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+        said = Caption(title=self.title, lines=tuple(line for line in caption if line))
         for path in paths:
-            metadata = {"Software": None} if path.suffix == ".png" else {"CreationDate": None}
-            self.figure.savefig(path, dpi=160, metadata=metadata)
+            self.figure.savefig(path, dpi=220, metadata=metadata(said, path.suffix))
         return paths
 
 
 @contextmanager
-def sheet(title: str, *, rows: int = 1, columns: int = 1, size: tuple[float, float] = (8.2, 4.9)) -> Iterator[Sheet]:
-    """A sheet with panels, row by row."""
-    style: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "font.size": 9}
+def sheet(
+    title: str, *, rows: int = 1, columns: int = 1, width: float = COLUMN, height: float = 2.3
+) -> Iterator[Sheet]:
+    """A sheet with panels, row by row; `height`, in inches, is that of all panels: the legend comes on top."""
+    style: dict[Any, Any] = {
+        "pdf.fonttype": 42,
+        "ps.fonttype": 42,
+        "font.size": 8,
+        "axes.labelsize": 8,
+        "axes.titlesize": 8,
+        "xtick.labelsize": SMALL,
+        "ytick.labelsize": SMALL,
+        "xtick.major.pad": 1.5,
+        "ytick.major.pad": 1.5,
+        "axes.linewidth": 0.6,
+        "grid.linewidth": 0.5,
+        "hatch.linewidth": 0.5,
+    }
     with sns.axes_style("whitegrid"), plt.rc_context(style):
-        figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-        figure.suptitle(title, fontsize=10)
+        figure, grid = plt.subplots(rows, columns, figsize=(width, height), layout="constrained", squeeze=False)
         try:
-            yield Sheet(figure=figure, panels=list(grid.flat))
+            yield Sheet(figure=figure, title=title, panels=list(grid.flat))
         finally:
             plt.close(figure)
 
@@ -130,7 +183,7 @@ def paper_points(
 ) -> None:
     """Numbers of the paper: crosses in the colour of the contender that answers to them, never joined."""
     size = (
-        {"markersize": 5.5} if mark in (PAPER_MARK, PAPER_SECOND_MARK) else {"markersize": 7.5, "markeredgewidth": 1.3}
+        {"markersize": 4.5} if mark in (PAPER_MARK, PAPER_SECOND_MARK) else {"markersize": 6.5, "markeredgewidth": 1.1}
     )
     style: dict[str, Any] = {"linestyle": "none", "marker": mark, "color": colour_of(contender), **size}
     axes.plot(xs, ys, **style)

@@ -40,8 +40,8 @@ def simulated_style(contender: str, *, second: bool = False) -> dict[str, Any]:
     return {
         "color": colour,
         "marker": DIAMOND,
-        "markersize": 5.5,
-        "markeredgewidth": 1.0,
+        "markersize": 4.8,
+        "markeredgewidth": 0.8,
         "markeredgecolor": colour,
         "markerfacecolor": colour if second else "none",
         "markerfacecoloralt": "none",

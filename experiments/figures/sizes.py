@@ -17,6 +17,8 @@ from experiments.analysis import Loaded, attempted, frame
 from experiments.figures.against_k import looks
 from experiments.figures.series import Gap, draw, gaps_text, mark_gaps, spread, times
 from experiments.figures.sheet import (
+    COLUMN,
+    PAGE,
     THEORY_COLOUR,
     Sheet,
     absent_entries,
@@ -46,13 +48,13 @@ def sizes_time(loaded: Loaded, folder: Path) -> list[Path]:
     """Time against the size of one tensor, and the share of each contender's own bound."""
     table = frame(attempted(loaded.records))
     table = table[table["workload"] == "tensor"]
-    with sheet("One tensor: time against size", columns=2, size=(10.4, 4.6)) as page:
+    with sheet("One tensor: time against size", columns=2, width=PAGE, height=2.6) as page:
         left, right = page.panels
         gaps: list[Gap] = []
         if not table.empty:
             gaps = _time_and_share(page, table)
-        left.set_title("time of one synchronisation", fontsize=9)
-        right.set_title("share of the contender's own bound", fontsize=9)
+        left.set_title("time of one synchronisation", fontsize=8)
+        right.set_title("share of the contender's own bound", fontsize=8)
         left.set(ylabel="seconds", yscale="log")
         log_axis(left.yaxis)
         right.set(ylabel="bound / time", ylim=(0, 1.08))
@@ -104,7 +106,7 @@ def _size_axis(axes: Axes, sizes: list[int], limit: int) -> None:
             0.98,
             "software\noverhead",
             transform=axes.get_xaxis_transform(),
-            fontsize=6.5,
+            fontsize=7,
             va="top",
             color=THEORY_COLOUR,
         )
@@ -117,7 +119,10 @@ def sizes_counts(loaded: Loaded, folder: Path) -> list[Path]:
     table = table.assign(count=pd.to_numeric(kinds[1]).fillna(1.0))[kinds[0].notna().to_numpy()]
     sizes = sorted(size for size in set(table["nbytes"]) if (table[table["nbytes"] == size]["count"] > 1).any())
     with sheet(
-        "The same bytes in many tensors", columns=max(1, len(sizes)), size=(5.0 + 2.6 * max(1, len(sizes)), 4.2)
+        "The same bytes in many tensors",
+        columns=max(1, len(sizes)),
+        width=PAGE if len(sizes) > 1 else COLUMN,
+        height=2.5,
     ) as page:
         gaps: list[Gap] = []
         for axes, nbytes in zip(page.panels, sizes, strict=False):
@@ -142,7 +147,7 @@ def sizes_counts(loaded: Loaded, folder: Path) -> list[Path]:
             axes.set_xticks(counts, [f"{count:g}" for count in counts])
             axes.xaxis.set_minor_locator(NullLocator())
             log_axis(axes.yaxis)
-            axes.set_title(format_nbytes(nbytes), fontsize=9)
+            axes.set_title(format_nbytes(nbytes), fontsize=8)
         page.panels[0].set_ylabel("seconds")
         not_run = absent_entries(loaded, page.legend)
         caption = [

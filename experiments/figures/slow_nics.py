@@ -9,6 +9,7 @@ from experiments.analysis import Loaded, attempted, frame
 from experiments.figures.fig15_16 import without_and_with
 from experiments.figures.series import Gap, beside, draw, gaps_text, mark_gaps, spread
 from experiments.figures.sheet import (
+    PAGE,
     THEORY_COLOUR,
     absent_entries,
     launches_text,
@@ -28,7 +29,7 @@ def slow_nics(loaded: Loaded, folder: Path) -> list[Path]:
     table = table.assign(place=table["workload"].map(names.index))
     titles = [paper.TITLES.get(name, name) for name in names]
     n = int(table["n"].max()) if len(table) else 0
-    with sheet(f"Training on {n} machines with slower NICs") as page:
+    with sheet(f"Training on {n} machines with slower NICs", width=PAGE, height=2.4) as page:
         (axes,), legend = page.panels, page.legend
         linear_scaling(page, axes)
         gaps: list[Gap] = []

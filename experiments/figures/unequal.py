@@ -12,7 +12,7 @@ from byteps.partition import DEFAULT_PARTITION_BYTES
 from byteps.table import Placement
 from byteps.units import format_nbytes
 from experiments import paper, placement
-from experiments.figures.sheet import THEORY_COLOUR, sheet, theory_line
+from experiments.figures.sheet import PAGE, THEORY_COLOUR, sheet, theory_line
 from experiments.lines import LineStyle, colour_of
 
 N = 8
@@ -21,16 +21,17 @@ SIZES = (2**16, 2**18, 2**20, DEFAULT_PARTITION_BYTES, 2**24)
 CLUSTER = (32, 16)
 
 BYTEPS, RING, SERVER = (colour_of(name) for name in ("byteps", "gloo-ring", "mxnet-sync"))
-PLACEMENTS: tuple[tuple[Placement, str, str], ...] = (
-    ("exact", "exact weights", BYTEPS),
-    ("hash", "hash", THEORY_COLOUR),
+RING_DASHES: LineStyle = (0, (8, 1.5, 1, 1.5, 1, 1.5))
+PLACEMENTS: tuple[tuple[Placement, str, str, float], ...] = (
+    ("exact", "exact weights", BYTEPS, 2.0),
+    ("hash", "hash", THEORY_COLOUR, 0.8),
 )
 
 
 def unequal_nics(folder: Path) -> list[Path]:
     """Time where some GPU machines have slow NICs, without CPU machines and with some."""
     schemes: tuple[tuple[str, Callable[[Cluster], float], str, LineStyle], ...] = (
-        ("Ring (k does not help it)", placement.ring_seconds, RING, "-"),
+        ("Ring (k does not help it)", placement.ring_seconds, RING, RING_DASHES),
         ("Parameter server", placement.server_seconds, SERVER, (0, (6, 1.5, 1, 1.5))),
         ("BytePS, k scaled by bandwidth", _rule, BYTEPS, (0, (4, 2))),
         ("BytePS, linear programme", _programme, BYTEPS, "-"),
@@ -41,7 +42,7 @@ def unequal_nics(folder: Path) -> list[Path]:
         (f"4 CPU machines of {SLOW:g} Gbit/s", [SLOW] * 4),
     )
     slow = range(N + 1)
-    with sheet("GPU machines with unequal NICs", columns=3, size=(10.8, 4.0)) as page:
+    with sheet("GPU machines with unequal NICs", columns=3, width=PAGE, height=2.1) as page:
         for axes, (title, cpu) in zip(page.panels, panels, strict=True):
             clusters = [placement.unequal_cluster([SLOW] * some + [FAST] * (N - some), cpu) for some in slow]
             for what, seconds, colour, linestyle in schemes:
@@ -49,7 +50,7 @@ def unequal_nics(folder: Path) -> list[Path]:
                     ys = [seconds(one) * SLOW for one in clusters]
                     theory_line(page, axes, what, slow, ys, linestyle=linestyle, colour=colour)
             axes.set(xlabel=f"GPU machines of {SLOW:g} Gbit/s (of {N})", ylim=(0, 2.1), xticks=list(slow))
-            axes.set_title(title, fontsize=9)
+            axes.set_title(title, fontsize=8)
         page.panels[0].set_ylabel(f"time of one synchronisation / (M / {SLOW:g} Gbit/s)")
         caption = [
             f"{N} GPU machines, the others with NICs of {FAST:g} Gbit/s. Only NICs limit. To send M through "
@@ -72,19 +73,21 @@ def _rule(cluster: Cluster) -> float:
 def placement_balance(folder: Path) -> list[Path]:
     """Load and time of whole partitions, placed exactly and by hash, a panel for each model."""
     n, k = CLUSTER
-    with sheet("Whole partitions: exact weights against the paper's hash", rows=2, columns=3, size=(10.4, 5.6)) as page:
+    with sheet(
+        "Whole partitions: exact weights against the paper's hash", rows=2, columns=3, width=PAGE, height=3.4
+    ) as page:
         for axes, (model, title) in zip(page.panels, paper.TITLES.items(), strict=True):
-            for kind, words, colour in PLACEMENTS:
+            for kind, words, colour, line_width in PLACEMENTS:
                 found = [placement.balance(model, n, k, size, kind) for size in SIZES]
                 what, ys = f"time / optimum, {words}", [one.time for one in found]
-                theory_line(page, axes, what, SIZES, ys, colour=colour)
+                theory_line(page, axes, what, SIZES, ys, colour=colour, width=line_width)
                 what, ys = f"largest load / share, {words}", [one.load for one in found]
-                theory_line(page, axes, what, SIZES, ys, linestyle=(0, (4, 2)), colour=colour)
+                theory_line(page, axes, what, SIZES, ys, linestyle=(0, (4, 2)), colour=colour, width=line_width)
             axes.set(xscale="log", yscale="log", ylim=(0.93, 9.9))
             axes.set_xticks(SIZES, [format_nbytes(size) for size in SIZES], fontsize=7)
             axes.set_yticks([1, 1.5, 2, 3, 5, 8], ["1", "1.5", "2", "3", "5", "8"])
             axes.minorticks_off()
-            axes.set_title(title, fontsize=9)
+            axes.set_title(title, fontsize=8)
         for axes in page.panels[3:]:
             axes.set_xlabel("partition size")
         caption = [

@@ -14,7 +14,7 @@ from matplotlib.colors import ListedColormap, to_rgb
 from numpy.typing import NDArray
 
 from experiments import limits, paper, workloads
-from experiments.figures.sheet import Sheet, sheet
+from experiments.figures.sheet import PAGE, Sheet, sheet
 from experiments.limits import AWS, GBIT, NBYTES, SCHEMES, Prices, Setting
 from experiments.lines import colour_of
 
@@ -37,7 +37,7 @@ class Look:
     label: str  # in the legend
 
     def entry(self, page: Sheet, section: str) -> None:
-        mark: dict[str, Any] = {"marker": "s", "markersize": 9, "linestyle": "none", "markeredgecolor": "0.5"}
+        mark: dict[str, Any] = {"marker": "s", "markersize": 7, "linestyle": "none", "markeredgecolor": "0.5"}
         page.legend.add(section, self.label, **mark, color=_tint(self))
 
 
@@ -92,7 +92,7 @@ def _inside(mask: NDArray[np.bool_]) -> tuple[int, int]:
 
 def _levels(axes: Axes, values: NDArray[np.float64], levels: Iterable[float]) -> None:
     drawn = axes.contour(RATES, DEMANDS, values, levels=list(levels), colors="black", linewidths=0.8)
-    axes.clabel(drawn, fmt="%gx", fontsize=6.5)
+    axes.clabel(drawn, fmt="%gx", fontsize=7)
 
 
 def _finish(page: Sheet, titles: Iterable[str], columns: int) -> None:
@@ -103,7 +103,7 @@ def _finish(page: Sheet, titles: Iterable[str], columns: int) -> None:
         axes.set_yticks([10, 100, 1000, 10_000], ["10", "100", "1000", "10000"])
         axes.minorticks_off()
         axes.grid(visible=False)
-        axes.set_title(title, fontsize=9)
+        axes.set_title(title, fontsize=8)
         if index // columns == rows - 1:
             axes.set_xlabel("NIC, Gbit/s")
         if index % columns == 0:
@@ -111,7 +111,9 @@ def _finish(page: Sheet, titles: Iterable[str], columns: int) -> None:
         if index % columns == columns - 1:
             for demand, names in _models():
                 where = (RATES[-1], demand)
-                axes.annotate(f"\u2013 {names}", where, xytext=(1, -2.5), textcoords="offset points", fontsize=6)
+                axes.annotate(
+                    f"\u2013 {names}", where, xytext=(1, 0), textcoords="offset points", fontsize=7, va="center"
+                )
 
 
 def _models() -> list[tuple[float, str]]:
@@ -121,8 +123,8 @@ def _models() -> list[tuple[float, str]]:
         title: limits.demand(workloads.with_times(workloads.read(name))) for name, title in paper.TITLES.items()
     }
     for title, demand in sorted(of_models.items(), key=lambda item: item[1]):
-        if found and demand * 1e6 < 1.12 * found[-1][0]:
-            found[-1] = (found[-1][0], f"{found[-1][1]}, {title}")
+        if found and demand * 1e6 < 1.35 * found[-1][0]:
+            found[-1] = (found[-1][0], f"{found[-1][1]},\n  {title}")
         else:
             found.append((demand * 1e6, title))
     return found
@@ -142,7 +144,7 @@ def limits_map(folder: Path) -> list[Path]:
     """Which scheme wins, and by how much, for k/n and oversubscription."""
     host = limits.paper_host()
     places = [(k, over) for k in (0, N // 2, N) for over in OVERSUBSCRIPTIONS]
-    with sheet("Which is the fastest?", rows=3, columns=3, size=(10.4, 8.6)) as page:
+    with sheet("Which is the fastest?", rows=3, columns=3, width=PAGE, height=6.2) as page:
         for axes, (k, over) in zip(page.panels, places, strict=True):
             base = Setting(n=N, k=k, nic_bytes_per_s=1.0, racks=RACKS, oversubscription=over, host=host)
 
@@ -175,7 +177,7 @@ def limits_price(folder: Path, prices: Prices = AWS) -> list[Path]:
     for share in SHARES:
         words = f"k = {share:g} n" if share < 1 else "k = n"
         looks.append(Look(hue=colour_of("byteps"), much=0.1 + 0.8 * share, words=words, label=words))
-    with sheet("How many CPU machines are worth their price?", columns=3, size=(10.8, 4.0)) as page:
+    with sheet("How many CPU machines are worth their price?", columns=3, width=PAGE, height=2.4) as page:
         for axes, over in zip(page.panels, OVERSUBSCRIPTIONS, strict=True):
             base = Setting(n=N, k=0, nic_bytes_per_s=1.0, racks=RACKS, oversubscription=over, host=host)
 

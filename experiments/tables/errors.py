@@ -1,6 +1,6 @@
 """How good the simulation is: errors against the paper and the emulated cluster, and what explains them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import median
 from typing import Any
@@ -11,6 +11,7 @@ from byteps.units import format_nbytes, format_rate
 from experiments import errors as paper_errors
 from experiments import fit, paper, residuals, systems
 from experiments.analysis import Loaded
+from experiments.document import Block, Heading, Items, Paragraph, Table, paragraphs
 from experiments.errors import BIG_ERROR, SYSTEMS, USES, Number, Point, Use, errors, median_error, worst
 from experiments.figures.simulated import command
 from experiments.predictions import compare
@@ -44,28 +45,34 @@ CONTRADICTIONS = """\
 Where the paper's text and figures differ, the figures are used, and neither is fitted to the other."""
 
 
-def section(loaded: Sequence[Loaded]) -> list[str]:
-    """The whole of it, for the report."""
+def section(loaded: Sequence[Loaded], picture: Callable[[str], list[Block]]) -> list[Block]:
+    """The whole of it, for the report; `picture` finds a figure by its name."""
     simulated = [record for one in loaded for record in one.simulated]
     points = paper_errors.points(simulated)
-    parts = ["## How good is the simulation", INTRODUCTION]
+    blocks: list[Block] = [Heading(title="How good is the simulation"), *paragraphs(INTRODUCTION)]
     if simulated:
-        parts += [by_system(points), "### Against the paper, line by line", by_line(points)]
-        parts += [f"![{picture}](figures/{picture}.png)" for picture in PICTURES]
-        parts += ["### The constants", constants(systems.load())]
+        blocks += [by_system(points), _part("Against the paper, line by line"), by_line(points)]
+        blocks += [block for name in PICTURES for block in picture(name)]
+        blocks += [_part("The constants"), constants(systems.load())]
         if lines := fit.load():
-            parts += ["### Fitted with and without each model", LEFT_OUT, cross_validation(lines)]
-        parts += ["### Points that are missed", BIG, big_errors(points) or "None."]
+            blocks += [_part("Fitted with and without each model"), *paragraphs(LEFT_OUT), cross_validation(lines)]
+        blocks += [_part("Points that are missed"), *paragraphs(BIG)]
+        blocks += big_errors(points) or [Paragraph(text="None.")]
         compared = against_emulation(loaded)
-        parts += ["### Against the emulated cluster", EMULATION, compared or "No case is both simulated and emulated."]
-        parts += ["![Figure 12: emulated against simulated](figures/fig12_predicted.png)"] if compared else []
+        blocks += [_part("Against the emulated cluster"), *paragraphs(EMULATION)]
+        blocks += compared or [Paragraph(text="No case is both simulated and emulated.")]
+        blocks += picture("fig12_predicted") if compared else []
     else:
-        parts += [f"Nothing is simulated yet: run `{command('all')}`."]
-    parts += ["### Slower in the paper than without any overlap", NO_OVERLAP, no_overlap()]
-    return [*parts, "### What the paper contradicts itself on", CONTRADICTIONS, contradictions()]
+        blocks += [Paragraph(text=f"Nothing is simulated yet: run `{command('all')}`.")]
+    blocks += [_part("Slower in the paper than without any overlap"), *paragraphs(NO_OVERLAP), no_overlap()]
+    return [*blocks, _part("What the paper contradicts itself on"), *paragraphs(CONTRADICTIONS), contradictions()]
 
 
-def by_system(points: Sequence[Point]) -> str:
+def _part(title: str) -> Heading:
+    return Heading(title=title, level=3)
+
+
+def by_system(points: Sequence[Point]) -> Table:
     """The median of all errors of a system, for each use of the paper's numbers."""
     header = ("system", "fitted", "held out, Figs 13 to 16", "held out, Figs 4 and 12", "one machine")
     rows = []
@@ -102,7 +109,7 @@ def _signed(point: Point) -> str:
     return NOTHING if point.error is None else f"{point.error:+.1%}"
 
 
-def by_line(points: Sequence[Point]) -> str:
+def by_line(points: Sequence[Point]) -> Table:
     """A row for each figure, line, and use."""
     rows = []
     for figure, of_figure in groupby(sorted(points, key=_figure_order), key=lambda point: point.number.figure):
@@ -128,7 +135,7 @@ def _cells(points: list[Point]) -> tuple[str, str, str, str]:
     return _count(points), f"{middle:.1%}", _signed(least), least.number.where
 
 
-def cross_validation(lines: Sequence[fit.Line]) -> str:
+def cross_validation(lines: Sequence[fit.Line]) -> Table:
     """Of every model that was fitted on, the error with it and without it."""
     trained = [line for line in lines if line.left_out_error is not None]
     columns = list(dict.fromkeys(line.line for line in trained))
@@ -156,7 +163,7 @@ def _left_out_median(lines: Sequence[fit.Line], column: str) -> str:
     return "{:.1%} ({:.1%})".format(*both)
 
 
-def constants(known: systems.Systems) -> str:
+def constants(known: systems.Systems) -> Table:
     """Every constant of the simulation and its source."""
     return table(("constant", "value", "source"), _constants("", msgspec.to_builtins(known)))
 
@@ -169,8 +176,8 @@ def _constants(path: str, tables: Mapping[str, Any]) -> Iterator[tuple[str, str,
         yield from _constants(f"{path}.{name}" if path else name, inner)
 
 
-def big_errors(points: Sequence[Point]) -> str:
-    """Every point that is missed by more than 15 %, the worst first, with what is known of it; "" without any."""
+def big_errors(points: Sequence[Point]) -> list[Block]:
+    """Every point that is missed by more than 15 %, the worst first, with what is known of it; nothing without any."""
     missed = [point for point in points if point.error is not None and abs(point.error) > BIG_ERROR]
     missed.sort(key=lambda point: -abs(point.error or 0.0))
     reasons = list(dict.fromkeys(residuals.reason_of(point.number) for point in missed))
@@ -189,8 +196,8 @@ def big_errors(points: Sequence[Point]) -> str:
         for point in missed
     ]
     header = ("figure", "line", "where", "paper", "simulated", "error", "the paper's number is")
-    notes = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))
-    return f"{table((*header, 'hidden in the paper', 'reason'), rows)}\n\nReasons:\n\n{notes}" if rows else ""
+    missed_points = table((*header, "hidden in the paper", "reason"), rows)
+    return [missed_points, Paragraph(text="Reasons:"), Items(lines=tuple(reasons), numbered=True)] if rows else []
 
 
 def _hidden(number: Number) -> str:
@@ -198,8 +205,8 @@ def _hidden(number: Number) -> str:
     return f"{known[number].hidden:.0%}" if number in known else NOTHING
 
 
-def against_emulation(loaded: Sequence[Loaded]) -> str:
-    """Every case that was simulated and emulated; "" without any."""
+def against_emulation(loaded: Sequence[Loaded]) -> list[Block]:
+    """Every case that was simulated and emulated; nothing without any."""
     rows, missed = [], []
     for one in loaded:
         for pair in compare(one.records, one.simulated):
@@ -221,11 +228,13 @@ def against_emulation(loaded: Sequence[Loaded]) -> str:
                 )
             )
     header = ("experiment", "line", "machines", "what", "NIC", "emulated, s", "simulated, s", "error of the speed")
-    text = table((*header, "simulated ... the launches"), rows)
-    return f"{text}\n\nMedian of the absolute errors: {median(missed):.1%}, n={len(missed)}." if rows else ""
+    if not rows:
+        return []
+    text = f"Median of the absolute errors: {median(missed):.1%}, n={len(missed)}."
+    return [table((*header, "simulated ... the launches"), rows), Paragraph(text=text)]
 
 
-def no_overlap() -> str:
+def no_overlap() -> Table:
     """The paper's training beside the bound without overlap; bold where it is slower."""
     rows: dict[tuple[str, str], dict[int, residuals.NoOverlap]] = {}
     for number, one in residuals.no_overlap().items():
@@ -241,6 +250,6 @@ def _bound_cell(one: residuals.NoOverlap) -> str:
     return f"**{one.published:.3f} < {one.bound:.3f}**" if one.below else f"{one.published:.3f} ({one.bound:.3f})"
 
 
-def contradictions() -> str:
+def contradictions() -> Table:
     """What the paper says in two ways."""
     return table(("the paper says", "but"), [(one.says, one.but) for one in residuals.load().contradiction])

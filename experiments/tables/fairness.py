@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from byteps.units import format_rate
 from experiments import tune
 from experiments.analysis import Loaded, attempted
+from experiments.document import Table
 from experiments.fairness import Comparison, Drift, defaults, interventions, scaling, transfer
 from experiments.lines import STRATEGIES, label_of
 from experiments.record import Record
 from experiments.tables.markdown import NOTHING, interval, table
 
 
-def tuning(loaded: Loaded) -> str:
+def tuning(loaded: Loaded) -> Table:
     """The best trial of every contender."""
     rows = []
     for winner in tune.winners(attempted(loaded.records)):
@@ -28,14 +29,14 @@ def tuning(loaded: Loaded) -> str:
             )
         )
     header = ("contender", "trials", "best knobs", "best, s", "worst, s", "worst / best")
-    return table(header, rows) if rows else ""
+    return table(header, rows)
 
 
 def _all_records(loaded: Sequence[Loaded]) -> list[Record]:
     return [record for one in loaded for record in attempted(one.records)]
 
 
-def _comparisons(found: Sequence[Comparison], header: tuple[str, ...]) -> str:
+def _comparisons(found: Sequence[Comparison], header: tuple[str, ...]) -> Table:
     rows = [
         (
             one.label,
@@ -47,21 +48,21 @@ def _comparisons(found: Sequence[Comparison], header: tuple[str, ...]) -> str:
         )
         for one in found
     ]
-    return table(header, rows) if rows else ""
+    return table(header, rows)
 
 
-def intervention_table(loaded: Sequence[Loaded]) -> str:
+def intervention_table(loaded: Sequence[Loaded]) -> Table:
     """What the suite does around a peer, and the result without it."""
     header = ("contender", "intervention", "where", "with it, s", "without it, s", "times longer without")
     return _comparisons(interventions(_all_records(loaded)), header)
 
 
-def defaults_table(loaded: Sequence[Loaded]) -> str:
+def defaults_table(loaded: Sequence[Loaded]) -> Table:
     header = ("contender", "what differs", "where", "tuned, s", "default, s", "times longer with defaults")
     return _comparisons(defaults(_all_records(loaded)), header)
 
 
-def _drifts(found: Sequence[Drift], condition: Callable[[float], str], what: str) -> str:
+def _drifts(found: Sequence[Drift], condition: Callable[[float], str], what: str) -> Table:
     conditions = sorted({key for one in found for key in one.values})
     rows = [
         (
@@ -72,14 +73,14 @@ def _drifts(found: Sequence[Drift], condition: Callable[[float], str], what: str
         )
         for one in found
     ]
-    return table((what, *map(condition, conditions), "drift", "verdict"), rows) if rows else ""
+    return table((what, *map(condition, conditions), "drift", "verdict"), rows)
 
 
-def transfer_table(loaded: Loaded) -> str:
+def transfer_table(loaded: Loaded) -> Table:
     """The headline ratios at each NIC rate."""
     return _drifts(transfer(loaded.records), format_rate, "ratio")
 
 
-def scaling_table(loaded: Loaded) -> str:
+def scaling_table(loaded: Loaded) -> Table:
     """Shares of linear scaling at each scale."""
     return _drifts(scaling(loaded.records), "tensors / {:g}".format, "share of linear scaling")

@@ -7,13 +7,14 @@ import pandas as pd
 from byteps.units import format_nbytes
 from experiments import paper
 from experiments.analysis import Loaded, attempted, frame
+from experiments.document import Block, Paragraph, Table
 from experiments.figures.against_k import looks
 from experiments.figures.sizes import by_k
 from experiments.groups import least_shaped_nbytes
 from experiments.tables.markdown import NOTHING, cell, interval, table
 
 
-def against_k(rows: pd.DataFrame, column: str, paper_rows: list[tuple[str, dict[int, float]]], ks: list[int]) -> str:
+def against_k(rows: pd.DataFrame, column: str, paper_rows: list[tuple[str, dict[int, float]]], ks: list[int]) -> Table:
     """A row for each line and size, a column for each k; what does not depend on k stands under "any k".
 
     `paper_rows` holds k -> number, with -1 for any k.
@@ -34,10 +35,10 @@ def against_k(rows: pd.DataFrame, column: str, paper_rows: list[tuple[str, dict[
     return table(("", "any k", *(f"k = {k}" for k in ks), "launches used"), lines)
 
 
-def fractions(loaded: Loaded) -> str:
-    """Fractions of t_opt; the paper's own beside them where it measured the same n."""
+def fractions(loaded: Loaded) -> list[Block]:
+    """Fractions of t_opt, a table for each n; the paper's own beside them where it measured the same n."""
     published = paper.fig12()
-    parts = []
+    blocks: list[Block] = []
     everything = frame(attempted(loaded.records))
     for n, rows in everything.groupby("n"):
         cited = []
@@ -47,15 +48,15 @@ def fractions(loaded: Loaded) -> str:
                 ("All-reduce", {-1: published.allreduce[0] / published.optimal[0]}),
                 ("MXNet PS", _over(published.ps, published.optimal)),
             ]
-        parts.append(f"n = {n}:\n\n" + against_k(rows, "of_optimum", cited, sorted(set(rows["k"]))))
-    return "\n\n".join(parts)
+        blocks += [Paragraph(text=f"n = {n}:"), against_k(rows, "of_optimum", cited, sorted(set(rows["k"])))]
+    return blocks
 
 
 def _over(values: list[float], optimal: list[float]) -> dict[int, float]:
     return {k: value / best for k, (value, best) in enumerate(zip(values, optimal, strict=True))}
 
 
-def adder(loaded: Loaded) -> str:
+def adder(loaded: Loaded) -> Table:
     everything = frame(loaded.records)
     used = everything[everything["verified"]]
     published = {"fp32": paper.fig9b().fp32, "fp16": paper.fig9b().fp16}
@@ -67,7 +68,7 @@ def adder(loaded: Loaded) -> str:
     return table(("type", "1 core, Gbit/s", "all cores, Gbit/s", "paper, 32 cores, Gbit/s"), rows)
 
 
-def sizes(loaded: Loaded) -> str:
+def sizes(loaded: Loaded) -> Table:
     """Seconds, and the share of each contender's own bound in brackets where the network was shaped."""
     everything = frame(attempted(loaded.records))
     single = everything[everything["workload"] == "tensor"]

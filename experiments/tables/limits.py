@@ -10,6 +10,7 @@ from byteps.programme import mixed, two_level
 from byteps.units import format_nbytes, format_rate
 from experiments import limits, paper, placement, workloads
 from experiments.analysis import Loaded
+from experiments.document import Table
 from experiments.limits import AWS, GBIT, NBYTES, SCHEMES, Setting
 from experiments.tables.markdown import NOTHING, table
 
@@ -34,7 +35,7 @@ def text(adder: Loaded) -> str:
     return "\n\n".join(f"{title}\n\n{rows}" for title, rows in parts)
 
 
-def nics(adder: Loaded) -> str:
+def nics(adder: Loaded) -> Table:
     """By host and k."""
     measured = limits.measured_host(adder)
     hosts = [limits.paper_host(), limits.dgx_host(), *([measured] if measured else [])]
@@ -59,7 +60,7 @@ def _highest(at: Setting, times: float) -> str:
     return "any" if rate == ENDLESS else format_rate(rate)
 
 
-def racks() -> str:
+def racks() -> Table:
     """By place of the CPU machines and oversubscription."""
     names = ("flat", "two-level", "mixed", "server", "ring", "unordered ring", "hierarchical")
     rows = []
@@ -72,7 +73,7 @@ def racks() -> str:
     return table(("k", "CPU machines in", "x : 1", *(SCHEMES[name].label for name in names)), rows)
 
 
-def ways() -> str:
+def ways() -> Table:
     """Of the best of both ways, at 4 : 1."""
     rows = []
     for k, outside in ((N // 2, False), (N // 2, True), (N, False), (N, True)):
@@ -88,7 +89,7 @@ def ways() -> str:
     return table(("k", "CPU machines in", "way", "time / (M / B)", "flat", "limited by"), rows)
 
 
-def models() -> str:
+def models() -> Table:
     """By model, NIC and speed of the GPU."""
     rows = []
     for faster in (1.0, 10.0):
@@ -108,7 +109,7 @@ def _gain(rate_gbps: float, demand: limits.Floats) -> str:
     return f"{faster:.2f} ({limits.gains_per_price(NBYTES, at, demand, AWS)[0]:.2f})"
 
 
-def unequal() -> str:
+def unequal() -> Table:
     """8 GPU machines, some with a quarter of the others' rate; CPU machines with that too."""
     rows = []
     for k in (0, 2, 4, 8):
@@ -122,7 +123,7 @@ def unequal() -> str:
     return table(("CPU machines of 25 Gbit/s", *(f"{slow} of 8 slow" for slow in (0, 1, 4, 6, 7, 8))), rows)
 
 
-def balance() -> str:
+def balance() -> Table:
     """By model, for two clusters."""
     rows = []
     for name, title in paper.TITLES.items():

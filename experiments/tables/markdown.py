@@ -5,19 +5,16 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from experiments.document import Table
 from experiments.figures.series import reason
 from experiments.statistics import interval_over_blocks
 
 NOTHING = "-"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns."""
-    cells = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in cells]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """False without rows; as text it is Markdown."""
+    return Table(header=tuple(header), rows=tuple(map(tuple, rows)))
 
 
 def interval(values: Iterable[float]) -> str:

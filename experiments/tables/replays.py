@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from experiments import opponents, paper
 from experiments.analysis import Loaded, attempted, communication_bound, frame
+from experiments.document import Table
 from experiments.figures.fig15_16 import without_and_with
 from experiments.gain import AS_IT_IS, FUSED, ONE_BY_ONE, SCHEDULED, SUMS, Decomposition, decompose
 from experiments.groups import unshaped
@@ -14,7 +15,7 @@ from experiments.tables.markdown import NOTHING, cell, interval, table
 from scripts.lab import shaping
 
 
-def fig4(loaded: Loaded) -> str:
+def fig4(loaded: Loaded) -> Table:
     """Shares of linear scaling; the paper's beside them."""
     published = paper.fig4()
     rows = frame(attempted(loaded.records))
@@ -38,7 +39,7 @@ def fig4(loaded: Loaded) -> str:
     return against_k(rows, "efficiency", cited if same_n else [], sorted(ks))
 
 
-def models(loaded: Loaded) -> str:
+def models(loaded: Loaded) -> Table:
     """Shares of linear scaling of every model at every n; the paper's at 8 GPUs per machine."""
     published = paper.fig15_16()
     everything = frame(attempted(loaded.records))
@@ -69,7 +70,7 @@ def _published(published: paper.Figures15And16, model: str, ns: Sequence[int]) -
     ]
 
 
-def against_opponents(loaded: Sequence[Loaded]) -> str:
+def against_opponents(loaded: Sequence[Loaded]) -> Table:
     """How many times faster BytePS is than the best opponent and the best all-reduce, on as many machines as ran."""
     rows = []
     for experiment in loaded:
@@ -93,7 +94,7 @@ def against_opponents(loaded: Sequence[Loaded]) -> str:
                         )
                     )
     header = ("situation", "n", "best opponent / BytePS", "best all-reduce / BytePS", "what limits it")
-    return table((*header, "blocks with all of them", "CPU-bound, left out"), rows) if rows else ""
+    return table((*header, "blocks with all of them", "CPU-bound, left out"), rows)
 
 
 def _kind(case: Case) -> str:
@@ -104,7 +105,7 @@ def _kind(case: Case) -> str:
     return "communication" if communication_bound(case) else "computation"
 
 
-def gain(loaded: Loaded) -> str:
+def gain(loaded: Loaded) -> Table:
     """Each step's ratio on top of the last: how many times faster an iteration got by it."""
     published = paper.fig15_16()
     rows = []
@@ -140,7 +141,7 @@ def _gain_row(model: Decomposition, way: str) -> tuple[str, ...]:
     )
 
 
-def slow_nics(loaded: Loaded) -> str:
+def slow_nics(loaded: Loaded) -> Table:
     """Shares of linear scaling, a column for each model."""
     everything = frame(attempted(loaded.records))
     names = list(dict.fromkeys(everything["workload"]))

@@ -24,7 +24,12 @@ def launches(factor: float, k: int, credit: str, blocks: int = 2):
 def drawn(tmp_path, monkeypatch):
     def draw(records) -> Figure:
         saved: list[Figure] = []
-        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: saved.append(figure))
+
+        def keep(figure, _path, *, metadata, **_):
+            figure.caption = metadata.get("Description") or metadata["Subject"]
+            saved.append(figure)
+
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
         disciplines.disciplines_time(loaded("disciplines", records, "byteps"), tmp_path)
         return saved[0]
 
@@ -80,7 +85,7 @@ def test_emulated_points_stand_at_their_credit_beside_simulated_ones(drawn):
     emulated = [line for line in figure.axes[1].lines if line.get_markerfacecolor() not in ("none", "white")]
     points = {(x, round(float(y), 6)) for line in emulated for x, y in zip(*line.get_data(), strict=True) if y != 1.0}
     assert points == {(disciplines.DEFAULT_CREDIT, 1.1), (2**24, 1.3), (2**22, 1.5)}
-    assert "at 1.75 MiB in flight failed" in figure.get_supxlabel()
+    assert "at 1.75 MiB in flight failed" in figure.caption
 
 
 def test_it_is_drawn_without_records(drawn):

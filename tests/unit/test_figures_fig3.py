@@ -12,7 +12,12 @@ from experiments.figures.fig3 import fig3_cluster
 def drawn(tmp_path, monkeypatch) -> Figure:
     """The figure as it is saved."""
     saved: list[Figure] = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: saved.append(figure))
+
+    def keep(figure, _path, *, metadata, **_):
+        figure.caption = metadata.get("Description") or metadata["Subject"]
+        saved.append(figure)
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
     assert [path.name for path in fig3_cluster(tmp_path)] == ["fig3_cluster.png", "fig3_cluster.pdf"]
     return saved[0]
 
@@ -25,7 +30,7 @@ def test_both_series_and_the_idle_nics_have_91_days_each(drawn):
 
 
 def test_the_means_are_in_the_caption_and_the_paper_is_cited(drawn):
-    caption = " ".join(drawn.get_supxlabel().split())
+    caption = " ".join(drawn.caption.split())
     for text in ("69.5 % in the mean (55 to 80 %)", "30.5 % in the mean (20 to 45 %)", "20.7 %", "k = 0.44 n"):
         assert text in caption
     assert paper.fig3().citation in caption

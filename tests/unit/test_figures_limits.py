@@ -17,7 +17,7 @@ def drawn(monkeypatch):
     """The figures that were saved, before they are closed, and how often; nothing is laid out or written."""
     figures = []
 
-    def keep(figure, path, **_):
+    def keep(figure, path, *, metadata, **_):
         path.write_bytes(b"")
         figures.append(
             {
@@ -28,7 +28,7 @@ def drawn(monkeypatch):
                 "titles": [axes.get_title() for axes in figure.axes],
                 "words": [[text.get_text() for text in axes.texts] for axes in figure.axes],
                 "legend": [text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()],
-                "caption": figure.get_supxlabel(),
+                "caption": metadata.get("Description", ""),
             }
         )
 

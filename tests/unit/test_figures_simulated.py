@@ -29,8 +29,10 @@ def texts(monkeypatch):
     """What every figure says: captions, labels; nothing is written."""
     found: list[str] = []
 
-    def note(figure, path, **_):
-        found.append("\n".join(text.get_text() for text in figure.findobj(plt.Text)))
+    def note(figure, path, *, metadata, **_):
+        found.append(
+            "\n".join([*(text.get_text() for text in figure.findobj(plt.Text)), *filter(None, metadata.values())])
+        )
         path.write_bytes(b"")
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", note)

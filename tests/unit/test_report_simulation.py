@@ -6,7 +6,9 @@ import pytest
 from simulations import DAY, everything, in_the_lab, of_experiment
 from synthetic import figure_12, loaded, made
 
+from baselines.launch import ROOT
 from experiments import analysis, errors, fit, record, report, systems
+from experiments.document import markdown
 from experiments.metrics import METRICS
 from experiments.tables import errors as tables
 
@@ -82,7 +84,7 @@ def test_claims_about_the_emulation_see_no_simulated_record():
 
 
 def test_every_figure_and_line_has_a_row_and_fitted_ones_stand_apart():
-    text = tables.by_line(errors.points(everything(1.05)))
+    text = str(tables.by_line(errors.points(everything(1.05))))
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines()[2:]]
     assert {row[0] for row in rows} == {number.figure for number in errors.published()}
     assert {row[4] for row in rows} == {"5.0%"}
@@ -91,47 +93,44 @@ def test_every_figure_and_line_has_a_row_and_fitted_ones_stand_apart():
 
 
 def test_a_figure_that_was_not_simulated_says_how_to():
-    text = tables.by_line(errors.points(of_experiment("fig12")))
+    text = str(tables.by_line(errors.points(of_experiment("fig12"))))
     assert "python -m experiments run fig13 --on sim" in text
 
 
 def test_errors_above_15_percent_are_listed_with_what_is_known_of_them():
-    assert tables.big_errors(errors.points(everything(1.14))) == ""
-    text = tables.big_errors(errors.points(everything(1.16)))
-    listing, notes = text.split("\n\nReasons:\n\n")
-    rows = listing.splitlines()[2:]
+    assert tables.big_errors(errors.points(everything(1.14))) == []
+    listing, _, notes = tables.big_errors(errors.points(everything(1.16)))
+    rows = listing.rows
     assert len(rows) == len(errors.published())
     (ugatit,) = [row for row in rows if "All-reduce" in row and "UGATIT, 256 GPUs" in row]
-    note = ugatit.split("|")[-2].strip()
-    (reason,) = [line for line in notes.splitlines() if line.startswith(f"{note}. ")]
-    assert "slower than computation and sums" in reason
-    assert "not explained" in notes
+    assert "slower than computation and sums" in notes.lines[int(ugatit[-1]) - 1]
+    assert any("not explained" in reason for reason in notes.lines)
 
 
 def test_emulated_launches_say_whether_they_were_predicted():
-    text = tables.against_emulation([lab(1.25, BEFORE)])
+    text = "\n".join(map(str, tables.against_emulation([lab(1.25, BEFORE)])))
     assert text.count("-20.0% [-20.0%, -20.0%]") == 7
     assert text.count("before") == 7
     assert "after" not in text.replace("after the", "")
-    assert tables.against_emulation([loaded("fig12", figure_12())]) == ""
+    assert tables.against_emulation([loaded("fig12", figure_12())]) == []
 
 
 def test_the_report_has_the_section_with_and_without_simulations(tmp_path):
-    text, _ = report.compose(tmp_path)
+    text = markdown(report.compose(tmp_path)[0])
     assert "## How good is the simulation" in text
     assert "Nothing is simulated yet: run `python -m experiments run all --on sim`" in text
     assert "**0.404 < 0.567**" in text  # UGATIT's all-reduce on 256 GPUs
     for name in EXPERIMENTS:
         for one in of_experiment(name, 1.2):
             record.append(tmp_path / "raw" / analysis.SIMULATED.format(name), one)
-    text, _ = report.compose(tmp_path)
+    text = markdown(report.compose(tmp_path)[0])
     assert "Nothing is simulated" not in text
     assert "| Fig 13a" in text
     assert "+20.0%" in text
 
 
 def test_the_report_can_be_written_from_the_reference_run_alone():
-    text, _ = report.compose(report.ROOT / "results", sources=("reference",))
+    text = markdown(report.compose(ROOT / "results", sources=("reference",))[0])
     assert "## How good is the simulation" in text
 
 
@@ -153,7 +152,7 @@ def test_fitted_models_show_their_errors_with_and_without_them():
         line("UGATIT, 16 GPUs", "All-reduce", -0.30, 0.40),
         line("k = 3", "BytePS", 0.9, None),  # of Figure 12, which has no model
     ]
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in tables.cross_validation(lines).splitlines()]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in str(tables.cross_validation(lines)).splitlines()]
     assert rows[0] == ["fitted (left out)", "BytePS, k = 0", "All-reduce"]
     assert rows[2:] == [
         ["VGG-16, 16 GPUs", "+2.0% (-4.0%)", "-"],
@@ -164,6 +163,6 @@ def test_fitted_models_show_their_errors_with_and_without_them():
 
 def test_every_constant_is_told_with_its_source():
     known = systems.load()
-    text = tables.constants(known)
+    text = str(tables.constants(known))
     assert f"`byteps.network_fraction`                    | {known.byteps.network_fraction.value:.4g}" in text
     assert known.parameter_server.tensor_seconds["MXNet"].source in text
