@@ -26,11 +26,12 @@ def metadata(caption: Caption, suffix: str) -> dict[str, str | None]:
 
 
 def read(picture: Path) -> Caption | None:
-    """Of a PNG file; None where there is no file.  One without a caption has its name for a title."""
-    if not picture.is_file():
+    """Of a PNG file; None where there is none, or only part of one.  Without a caption, its name is its title."""
+    try:
+        with Image.open(picture) as image:
+            image.load()  # text chunks may follow the pixels
+            texts = {key: str(value) for key, value in getattr(image, "text", {}).items()}
+    except OSError:  # of Pillow's errors, too
         return None
-    with Image.open(picture) as image:
-        image.load()  # text chunks may follow the pixels
-        texts = {key: str(value) for key, value in getattr(image, "text", {}).items()}
     lines = tuple(filter(None, texts.get("Description", "").split("\n")))
     return Caption(title=texts.get("Title", picture.stem), lines=lines)
