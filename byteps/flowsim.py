@@ -26,6 +26,7 @@ _Indices = NDArray[np.intp]
 
 _ROUNDING: Final = 1e-9  # relative: moments and amounts that differ by less are the same
 _SAME_LEVEL: Final = 1e-12  # relative: such links are settled in one sweep; on others rounding leaves some room
+_LEAST: Final = 1e-100  # of rates and weights; below, quotients leave the range of floats
 _NAMED_IN_ERRORS: Final = 4
 
 
@@ -146,9 +147,11 @@ class _Fluid:
         return now + float((self._left / self._rate).min())
 
     def advance(self, seconds: float, tolerance: float) -> list[int]:
-        """Let time pass; the flows that end with it, or within the tolerance."""
+        """Let time pass; the flows that end with it, or within the tolerance.
+
+        Those that `next_end` named are always among them, even where the time left to them rounds to nothing."""
+        done = self._left / self._rate <= seconds + tolerance
         self._left -= self._rate * seconds
-        done = self._left <= self._rate * tolerance
         ended: list[int] = self._moving[done].tolist()
         if ended:
             self._moving, self._left, self._rate = self._moving[~done], self._left[~done], self._rate[~done]
@@ -282,16 +285,17 @@ def _check(flows: Sequence[Flow], links: Mapping[str, float], credits: Mapping[s
         for what in ("nbytes", "startup_seconds", "release_seconds"):
             if not 0 <= getattr(flow, what) < np.inf:
                 raise ValueError(f"{what} of flow {index} is {getattr(flow, what)}; use a number of 0 or more")
-        if not 0 < flow.weight < np.inf:
-            raise ValueError(f"weight of flow {index} is {flow.weight}; use a number above 0")
+        if not _LEAST < flow.weight < np.inf:
+            raise ValueError(f"weight of flow {index} is {flow.weight}; use a number above {_LEAST:g}")
         for name, load in flow.loads.items():
             if name not in links:
                 known = ", ".join(islice(links, _NAMED_IN_ERRORS))
                 raise ValueError(f"flow {index} loads link {name!r}; the {len(links)} links are {known}, ...")
             if not 0 <= load < np.inf:
                 raise ValueError(f"load of flow {index} on link {name!r} is {load}; use a number of 0 or more")
-            if load and not links[name] > 0:
-                raise ValueError(f"link {name!r}, which flow {index} needs, has {links[name]} bytes/s; use more than 0")
+            if load and not links[name] > _LEAST:
+                rate = f"{links[name]} bytes/s; use more than {_LEAST:g}"
+                raise ValueError(f"link {name!r}, which flow {index} needs, has {rate}")
         for other in (*flow.after, *(() if flow.until is None else (flow.until,))):
             if not 0 <= other < len(flows):
                 raise ValueError(f"flow {index} waits for flow {other}; there are flows 0 to {len(flows) - 1}")

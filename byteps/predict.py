@@ -18,6 +18,7 @@ results of the one before.
 Pure: no I/O, no clock, no randomness.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -41,6 +42,13 @@ class Gradient:
     forward_seconds: float = 0.0  # forward computation from the need of this tensor to the need of the next
     phase: int = 0
 
+    def __post_init__(self) -> None:
+        if self.nbytes < 0:
+            raise ValueError(f"nbytes of a gradient is {self.nbytes}; use 0 or more")
+        for what in ("ready_seconds", "forward_seconds"):
+            if not 0 <= getattr(self, what) < math.inf:
+                raise ValueError(f"{what} of a gradient is {getattr(self, what)}; use a number of 0 or more")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -53,13 +61,27 @@ class Job:
     def __post_init__(self) -> None:
         if not self.gradients:
             raise ValueError("a job needs at least one gradient")
-        phases = max(gradient.phase for gradient in self.gradients) + 1
+        last = -1
+        for index, gradient in enumerate(self.gradients):
+            if gradient.phase not in ((last, last + 1) if index else (0,)):
+                raise ValueError(
+                    f"gradient {index} is of phase {gradient.phase} after one of phase {last}; gradients come phase by "
+                    "phase, from 0 on, none left out"
+                    if index
+                    else f"the first gradient is of phase {gradient.phase}; phases begin with 0"
+                )
+            last = gradient.phase
+        phases = last + 1
         if self.phase_ends and len(self.phase_ends) != phases:
             raise ValueError(f"phase_ends has {len(self.phase_ends)} moments for {phases} phases; give one for each")
+        if list(self.phase_ends) != sorted(self.phase_ends):
+            raise ValueError(f"phase_ends are {self.phase_ends}; a phase ends no earlier than the one before")
 
 
 def transfer(nbytes: int, parts: int) -> Job:
     """One synchronisation of `nbytes` in equal parts, all ready at once, and no computation."""
+    if nbytes < 1 or parts < 1:
+        raise ValueError(f"nbytes is {nbytes}, parts is {parts}; there is at least 1 of each")
     cuts = [nbytes * part // parts for part in range(parts + 1)]
     return Job(
         gradients=tuple(Gradient(nbytes=cuts[i + 1] - cuts[i], forward_position=i) for i in range(parts)),

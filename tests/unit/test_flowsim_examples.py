@@ -139,10 +139,10 @@ def test_rounding_does_not_split_what_happens_at_the_same_time():
     "flow, text",
     [
         (one(1, "x"), r"flow 0 loads link 'x'; the 2 links are a, dead"),
-        (one(1, "dead"), r"link 'dead', which flow 0 needs, has 0\.0 bytes/s; use more than 0"),
+        (one(1, "dead"), r"link 'dead', which flow 0 needs, has 0\.0 bytes/s; use more than 1e-100"),
         (one(-1, "a"), r"nbytes of flow 0 is -1"),
         (one(float("nan"), "a"), r"nbytes of flow 0 is nan"),
-        (one(1, "a", weight=0.0), r"weight of flow 0 is 0\.0; use a number above 0"),
+        (one(1, "a", weight=0.0), r"weight of flow 0 is 0\.0; use a number above 1e-100"),
         (one(1, "a", startup_seconds=-1.0), r"startup_seconds of flow 0 is -1\.0"),
         (one(1, "a", release_seconds=float("inf")), r"release_seconds of flow 0 is inf"),
         (Flow(loads={"a": -1.0}, nbytes=1), r"load of flow 0 on link 'a' is -1\.0"),
@@ -183,3 +183,17 @@ def test_results_do_not_depend_on_how_numbers_are_typed():
     whole = simulate([Flow(loads={"a": 1}, nbytes=3, weight=2)], {"a": 3})
     assert whole.end.dtype == np.float64
     assert whole.seconds == 1.0
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("nbytes", [5e-324, 1e-320, 1e-312, 1e-300, 1e-30])
+def test_flows_of_next_to_nothing_end(nbytes):
+    """The time that they take rounds to 0, or to a few of the smallest numbers there are."""
+    flows = [Flow(loads={"a": 1.0}, nbytes=nbytes, queue="q") for _ in range(3)]
+    flows += [Flow(loads={"a": 1.0}, nbytes=1e9, after=(2,)), Flow(loads={"a": 1.0}, nbytes=nbytes, after=(3,))]
+    assert simulate(flows, {"a": 1e9}).seconds == pytest.approx(1.0)
+
+
+def test_links_so_slow_that_times_are_no_numbers_are_refused():
+    with pytest.raises(ValueError, match=r"link 'a', which flow 0 needs, has 1e-320 bytes/s; use more than 1e-100"):
+        simulate([Flow(loads={"a": 1.0}, nbytes=1.0)], {"a": 1e-320})

@@ -158,3 +158,38 @@ def test_stages_inside_the_machine_run_as_a_pipeline() -> None:
     parts = 10
     seconds = predict.byteps(transfer(M, parts), machines, WHOLE).seconds
     assert seconds == pytest.approx(M / B * (2 + 3 / parts))
+
+
+@pytest.mark.parametrize(
+    ("phases", "complaint"),
+    [
+        ((1, 1), "the first gradient is of phase 1; phases begin with 0"),
+        ((-1,), "the first gradient is of phase -1"),
+        ((0, 2), "gradient 1 is of phase 2 after one of phase 0"),
+        ((0, 1, 0), "gradient 2 is of phase 0 after one of phase 1"),
+    ],
+)
+def test_phases_that_are_not_in_a_row_are_refused(phases: tuple[int, ...], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Job(gradients=tuple(Gradient(nbytes=1, phase=phase) for phase in phases))
+
+
+def test_phases_that_end_before_the_one_before_are_refused() -> None:
+    gradients = tuple(Gradient(nbytes=1, phase=phase) for phase in (0, 1))
+    with pytest.raises(ValueError, match=r"phase_ends are \(2\.0, 1\.0\)"):
+        Job(gradients=gradients, phase_ends=(2.0, 1.0))
+
+
+@pytest.mark.parametrize(("nbytes", "parts"), [(100, 0), (0, 4), (100, -1), (-5, 2)])
+def test_a_transfer_of_nothing_or_in_no_parts_is_refused(nbytes: int, parts: int) -> None:
+    with pytest.raises(ValueError, match=f"nbytes is {nbytes}, parts is {parts}; there is at least 1 of each"):
+        transfer(nbytes, parts)
+
+
+@pytest.mark.parametrize("what", ["ready_seconds", "forward_seconds"])
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_moments_that_are_none_are_refused(what: str, seconds: float) -> None:
+    with pytest.raises(ValueError, match=f"{what} of a gradient is {seconds}"):
+        replace(Gradient(nbytes=1), **{what: seconds})
+    with pytest.raises(ValueError, match="nbytes of a gradient is -1"):
+        Gradient(nbytes=-1)
