@@ -1,6 +1,7 @@
 """What `byteps plan` prints: a forecast as text.  Pure."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from byteps.planning import Alternative, Forecast, Group
 from byteps.units import format_nbytes, format_rate
@@ -24,14 +25,27 @@ def view(forecast: Forecast, title: str) -> str:
 
 def _group_row(group: Group) -> tuple[str, ...]:
     machine = group.machines[0]
-    nic = format_rate(machine.nic_bytes_per_s) if len(machine.nics) == 1 else " + ".join(map(format_rate, machine.nics))
+    nic = " + ".join(f"{count} x {rate}" if count > 1 else rate for rate, count in _counted(machine.nics))
     if group.inside is None:
         inside = "1 GPU, or nothing known" if machine.role == "gpu" else "-"
     else:
         local = group.inside.plan
         roots = f" to {', '.join(local.roots)}" if local.roots and len(local.roots) <= 4 else ""
         inside = f"{local.name}{roots}: {local.reason}"
-    return group.title, nic, f"{group.share:.2%}", inside
+    return group.title, nic, share_text(group.share), inside
+
+
+def _counted(nics: Sequence[float]) -> list[tuple[str, int]]:
+    """Rates that are the same in a row, and how many there are."""
+    return [(rate, len(list(same))) for rate, same in groupby(map(format_rate, nics))]
+
+
+def share_text(share: float) -> str:
+    """ "15.91%"; with more digits where those would all be 0, since no share that is summed is nothing."""
+    for digits in range(2, 7):
+        if not share or share * 100 >= 10 ** (1 - digits):
+            return f"{share:.{digits}%}"
+    return "<0.00001%"
 
 
 def _scheme_rows(forecast: Forecast) -> list[tuple[str, ...]]:
@@ -65,7 +79,18 @@ def _one_more(forecast: Forecast) -> str:
             f"; the machines would cost {price + added:g} instead of {price:g} per hour, "
             f"{abs(cost):.1%} {'more' if cost > 0 else 'less'} for each synchronisation"
         )
-    return text + "."
+    return f"{text}.{_why_no_cost(forecast)}"
+
+
+def _why_no_cost(forecast: Forecast) -> str:
+    """A sentence where costs are not compared."""
+    unknown = [machine.name for machine in forecast.cluster.machines if not machine.price]
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        return f" Costs are not compared: {unknown[0]}{more} without a `price` (per hour) in the cluster's file."
+    if not forecast.added_price:
+        return " Costs are not compared: what a CPU machine costs is not known, since there is none."
+    return ""
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -11,7 +11,7 @@ from byteps.assign import cluster_shares
 from byteps.cluster import Cluster, Machine, parse_cluster, uniform_cluster
 from byteps.errors import BytePSError
 from byteps.plan import load_plan, parse_plan
-from byteps.plan_view import view
+from byteps.plan_view import share_text, view
 from byteps.planning import MODELS, Forecast, forecast, gradient_nbytes
 from experiments import workloads
 
@@ -150,6 +150,40 @@ def test_the_view_names_machines_schemes_limits_and_cost() -> None:
         "15.91%",
     ):
         assert words in text
+
+
+def test_nics_that_are_equal_are_counted() -> None:
+    text = CLUSTER.replace('machine = "nvlink"\n', "")
+    shown = text.replace('nic = "100Gbit"\ncount = 8', f"nic = {['100Gbit'] * 8}\ncount = 8")
+    mixed = text.replace('nic = "100Gbit"\ncount = 8', 'nic = ["100Gbit", "100Gbit", "25Gbit"]\ncount = 8')
+    assert "  8 x 100 Gbit/s  " in view(forecast(parse_cluster(shown, "c.toml"), M), "c.toml")
+    assert "  2 x 100 Gbit/s + 25 Gbit/s  " in view(forecast(parse_cluster(mixed, "c.toml"), M), "c.toml")
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0.00%"),
+        (0.1591, "15.91%"),
+        (1.0, "100.00%"),
+        (0.001, "0.10%"),
+        (0.0002, "0.020%"),
+        (0.0000123, "0.0012%"),
+        (1e-9, "<0.00001%"),
+    ],
+)
+def test_a_small_share_is_not_printed_as_none(share: float, text: str) -> None:
+    assert share_text(share) == text
+
+
+def test_prices_that_are_missing_are_said_to_be() -> None:
+    def said(text: str) -> str:
+        return view(forecast(parse_cluster(text, "c.toml"), M), "c.toml")
+
+    assert "Costs are not compared" not in said(CLUSTER)
+    without = said(CLUSTER.replace("price = 25.0", ""))
+    assert "Costs are not compared: gpu0 and 7 more without a `price`" in without
+    assert "what a CPU machine costs is not known" in said(CLUSTER.split('[[machine]]\nname = "cpu"')[0])
 
 
 def test_models_have_the_sizes_of_the_workloads() -> None:
