@@ -10,7 +10,7 @@ import importlib.metadata
 from pathlib import Path
 
 from baselines.launch import ROOT, Contender
-from baselines.peers import byteps, horovod, mpi, mxnet, tensorflow, torch
+from baselines.peers import byteps, horovod, mpi, mxnet, schedules, tensorflow, torch
 
 CPU_ADDER = Contender(
     name="cpu-adder",
@@ -32,6 +32,7 @@ CONTENDERS: dict[str, Contender] = {
         *mpi.CONTENDERS,
         *mxnet.CONTENDERS,
         *tensorflow.CONTENDERS,
+        *schedules.CONTENDERS,
         CPU_ADDER,
     )
 }
