@@ -3,6 +3,7 @@
 python -m experiments list
 python -m experiments run fig12 --tier reproduce     does what is missing; a second call resumes
 python -m experiments run fig13 --on sim             simulated, on the paper's cluster
+python -m experiments run fig12 --on cluster --cluster my.toml       on hosts, each with an agent (scripts.agent)
 python -m experiments figures                        from records alone, into results/figures/
 python -m experiments report                         results/REPORT.md, and the claims table on the screen
 python -m experiments limits                         where BytePS stops being the fastest, by theory
@@ -16,17 +17,23 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from byteps.errors import BytePSError
 from experiments.spec import TIERS, SpecError, Tier
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 OnOption = Annotated[
     str,
     typer.Option(
-        "--on", help="lab, sim or theory (see experiments/backends.py); left out: where the experiment belongs"
+        "--on", help="lab, cluster, sim or theory (experiments/backends.py); left out: where the experiment belongs"
     ),
 ]
 TierOption = Annotated[str, typer.Option(help=f"how much to run: {', '.join(TIERS)}")]
 ResultsOption = Annotated[Path, typer.Option(help="folder with raw/ and reference/ records")]
+ClusterOption = Annotated[Path | None, typer.Option(help="cluster file: run on its hosts; their agents connect here")]
+ListenOption = Annotated[str, typer.Option(help="HOST:PORT that agents connect to")]
+SecretOption = Annotated[Path | None, typer.Option(help="file that agents have, too; default: ../run/secret")]
+ContinueOption = Annotated[bool, typer.Option("--continue", help="without hosts that were lost")]
+LISTEN = "0.0.0.0:29300"
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 
@@ -75,7 +82,7 @@ def _run(names: list[str], tier: Tier, results: Path, on: str = "") -> int:
         places = {name: chosen or backends.belongs_to(name) for name in names}
         unfit = 0
         for name, place in places.items():
-            if place != "lab":
+            if place in ("sim", "theory"):
                 unfit += backends.compute(name, tier, place, raw=raw)
         here = [name for name, place in places.items() if place == "lab"]
         expected = [run.missing_seconds(name, tier, raw=raw) for name in here]
@@ -83,6 +90,28 @@ def _run(names: list[str], tier: Tier, results: Path, on: str = "") -> int:
             unfit += run.run(name, tier, raw=raw, later_seconds=sum(expected[number:]))
         return unfit
     except (agenda.RunError, SpecError, LabError) as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        _interrupted()
+
+
+def _conduct(
+    names: list[str], tier: Tier, results: Path, file: Path, listen: str, secret: Path | None, *, go_on: bool
+) -> int:
+    """The same on the hosts of a cluster file."""
+    from experiments import agenda, cluster, conduct
+    from scripts.netns import LabError
+
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        if names == ["all"]:
+            names = conduct.in_order(cluster.experiments_of(tier))
+        secret = secret or conduct.SECRET
+        return conduct.main(names, tier, file, listen=listen, secret_file=secret, results=results, go_on=go_on)
+    except conduct.LostHostError as error:
+        print(f"experiments: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except (agenda.RunError, SpecError, LabError, BytePSError) as error:
         _fail(error)
     except KeyboardInterrupt:
         _interrupted()
@@ -106,9 +135,20 @@ def run_experiments(
     tier: TierOption = "reproduce",
     on: OnOption = "",
     results: ResultsOption = RESULTS,
+    cluster: ClusterOption = None,
+    listen: ListenOption = LISTEN,
+    secret_file: SecretOption = None,
+    go_on: ContinueOption = False,
 ) -> None:
-    """Run what is missing; exit code 1 if a launch failed or was not faithful."""
-    _end(_run(names, _tier(tier), results, on))
+    """Run what is missing; exit code 1 if a launch failed or was not faithful, or a host of a cluster was lost."""
+    if on not in ("", "cluster") and cluster is not None:
+        _fail(f"--on {on} --cluster {cluster}: a cluster file is for --on cluster")
+    if cluster is not None:
+        _end(_conduct(names, _tier(tier), results, cluster, listen, secret_file, go_on=go_on))
+    elif on == "cluster":
+        _fail("--on cluster: name the file that describes its hosts, --cluster my.toml")
+    else:
+        _end(_run(names, _tier(tier), results, on))
 
 
 @app.command("tune")
@@ -148,11 +188,24 @@ def fit_constants(results: ResultsOption = RESULTS) -> None:
 
 
 @app.command("reproduce")
-def reproduce(tier: TierOption = "reproduce", results: ResultsOption = RESULTS) -> None:
+def reproduce(
+    tier: TierOption = "reproduce",
+    results: ResultsOption = RESULTS,
+    cluster: ClusterOption = None,
+    listen: ListenOption = LISTEN,
+    secret_file: SecretOption = None,
+    go_on: ContinueOption = False,
+) -> None:
     """Simulate what can be, so that it is predicted; run all experiments and benchmarks that are missing; draw the
-    figures, write the report."""
-    from experiments import bench
+    figures, write the report.  With a cluster file: all experiments that the cluster allows, into results/cluster."""
+    from experiments import bench, conduct
 
+    if cluster is not None:
+        unfit = _conduct(["all"], _tier(tier), results, cluster, listen, secret_file, go_on=go_on)
+        for path in conduct.figures_and_report(results):
+            print(path)
+        _end(unfit)
+        return
     unfit = _run(["all"], "reproduce" if tier == "paper" else _tier(tier), results, on="sim")
     unfit += _run(["all"], _tier(tier), results)
     try:

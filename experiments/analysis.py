@@ -32,7 +32,7 @@ import pandas as pd
 
 from baselines.launch import server_nbytes
 from byteps import theory
-from experiments import agenda, catalogue, lines, record, spec
+from experiments import agenda, catalogue, cluster, lines, record, spec
 from experiments.record import BadLine, Case, Record
 from experiments.spec import Tier
 from experiments.statistics import launch_seconds
@@ -56,7 +56,7 @@ class Loaded:
     simulated: tuple[Record, ...] = ()  # all of them, oldest first
 
 
-Source = Literal["raw", "reference", "none"]
+Source = Literal["raw", "reference", "cluster", "none"]  # cluster: in raw/, of the hosts that ran last
 SOURCES: tuple[Source, ...] = ("raw", "reference")
 SIMULATED = "{}.sim.jsonl"  # of the experiment's name
 
@@ -69,9 +69,9 @@ def load(results: Path, experiment: str, *, sources: tuple[Source, ...] = SOURCE
     )
     earlier = 0
     for source in sources:
-        found, skipped = record.read(results / source / f"{experiment}.jsonl")
+        found, skipped = _read(results, experiment, source)
         bad += skipped
-        current = current_hashes(experiment) if source == "raw" and found else None
+        current = _current_of(experiment, source, found)
         if current is not None:
             earlier = sum(one.case_hash not in current for one in found)
             found = [one for one in found if one.case_hash in current]
@@ -90,10 +90,31 @@ def load(results: Path, experiment: str, *, sources: tuple[Source, ...] = SOURCE
     return replace(nothing, earlier=earlier)
 
 
+def _read(results: Path, experiment: str, source: Source) -> tuple[list[Record], list[BadLine]]:
+    """The records of one source; of a cluster, those of the site that the newest one is of."""
+    if source != "cluster":
+        return record.read(results / source / f"{experiment}.jsonl")
+    found, skipped = record.read(results / "raw" / cluster.FILE.format(experiment))
+    return [one for one in found if one.case.site == found[-1].case.site], skipped
+
+
+def _current_of(experiment: str, source: Source, found: list[Record]) -> frozenset[str] | None:
+    if source == "raw" and found:
+        return current_hashes(experiment)
+    if source == "cluster" and found and experiment in agenda.experiments():
+        try:
+            return frozenset(cluster.current_hashes(agenda.load(experiment), found[-1].case.site))
+        except (spec.SpecError, ValueError):
+            return None
+    return None
+
+
 def _simulated(results: Path, experiment: str, sources: tuple[Source, ...]) -> tuple[tuple[Record, ...], list[BadLine]]:
     """Of the first source that has any."""
     bad: list[BadLine] = []
     for source in sources:
+        if source == "cluster":
+            continue
         found, skipped = record.read(results / source / SIMULATED.format(experiment))
         bad += skipped
         current = current_simulations(experiment) if source == "raw" and found else None
@@ -238,8 +259,8 @@ def _row(one: Record, line: lines.Line) -> dict[str, object]:
         if payload_rate and case.n > 1:
             row |= {
                 "goodput_fraction": case.nbytes / seconds / payload_rate,
-                "of_optimum": theory.byteps_seconds(case.nbytes, case.n, case.k, payload_rate) / seconds,
-                "of_ring_bound": theory.ring_seconds(case.nbytes, case.n, payload_rate) / seconds,
+                "of_optimum": cluster.optimum_seconds(case) / seconds,
+                "of_ring_bound": ring_seconds(case) / seconds,
                 "of_bound": bound_seconds(case) / seconds,
             }
     return row
@@ -271,6 +292,8 @@ def bound_seconds(case: Case) -> float:
     payload_rate = case.nic_bytes_per_s * theory.TCP_PAYLOAD_FRACTION
     if contender is None or contender.nic_nbytes is None or not payload_rate or case.n < 2:
         return float("nan")
+    if case.nics:
+        return cluster.unequal_bound_seconds(case)
     if contender.nic_nbytes is server_nbytes and case.k:
         return theory.noncolocated_ps_seconds(case.nbytes, case.n, case.k, payload_rate)
     return contender.nic_nbytes(case.n, case.k, case.nbytes) / payload_rate
@@ -278,7 +301,7 @@ def bound_seconds(case: Case) -> float:
 
 def ring_seconds(case: Case) -> float:
     """All-reduce's bound for this case."""
-    return theory.ring_seconds(case.nbytes, case.n, case.nic_bytes_per_s * theory.TCP_PAYLOAD_FRACTION)
+    return cluster.ring_seconds(case)
 
 
 def communication_bound(case: Case) -> bool:

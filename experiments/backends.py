@@ -1,6 +1,7 @@
 """Where an experiment runs, and those back ends that compute instead of running: simulation and theory.
 
     lab      on an emulated cluster, or on this machine (`experiments.run`)
+    cluster  on hosts of a cluster file (`experiments.conduct`)
     sim      simulated: the cases of cases/NAME.sim.toml
     theory   closed forms: the same cases, else those of cases/NAME.toml; only of those that have one
 
@@ -27,9 +28,9 @@ from experiments.progress import display
 from experiments.record import Case, Provenance, Record
 from experiments.simulate import Result
 
-BackEnd = Literal["lab", "sim", "theory"]
+BackEnd = Literal["lab", "cluster", "sim", "theory"]
 Computed = Literal["sim", "theory"]
-BACK_ENDS: tuple[BackEnd, ...] = ("lab", "sim", "theory")
+BACK_ENDS: tuple[BackEnd, ...] = ("lab", "cluster", "sim", "theory")
 
 SOURCES = (
     *(f"byteps/{name}.py" for name in ("assign", "cluster", "flowsim", "lowering", "machine", "partition", "pipeline")),

@@ -207,8 +207,8 @@ def run_on(
 ) -> list[Record]:
     """Launch after launch on the hosts of a stage; the cases of a group share a launch.
 
-    `check` is called after every launch and may raise to end the run; what was launched is kept.  `facts_of` adds to a
-    record's facts.
+    `check` is called after every launch and may raise a LabError to end the run; what was launched is kept, a failed
+    launch with that error.  `facts_of` adds to a record's facts.
     """
     results: list[Record] = []
     queue = deque((group, 1) for group in groups)
@@ -221,7 +221,12 @@ def run_on(
             cases, attempt = queue.popleft()
             done = _launch(cases, attempt, stage, logs, show)
             waiting.append(done)
-            check()
+            try:
+                check()
+            except LabError as failure:
+                for outcome in done.outcomes:
+                    outcome.error = f"{failure}\n{outcome.error}" if outcome.error else ""
+                raise
             same_block = bool(queue) and queue[0][0][0].block == cases[0].block
             failed = any(outcome.error for outcome in done.outcomes)
             if same_block and not failed and time.monotonic() < calibrated + STRETCH_SECONDS:

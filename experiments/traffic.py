@@ -5,7 +5,7 @@ Pure: no I/O.
 
 from byteps import assign, partition, theory
 from byteps.units import parse_nbytes
-from experiments import lines
+from experiments import cluster, lines
 from experiments.record import Case, Record
 
 
@@ -23,7 +23,7 @@ def planned_payload(one: Record) -> dict[str, int]:
     if case.workload != "tensor":
         raise ValueError(f"{case.title}: the plan is worked out here for a single tensor only")
     parts = [nbytes for _, nbytes in partition.split(case.nbytes, 4, partition_nbytes(case))]
-    shares = assign.paper_shares(case.n, case.k).all
+    shares = assign.cluster_shares(cluster.cluster_of(case)).all
     owned = [0] * len(shares)
     for nbytes, owner in zip(parts, assign.place(parts, shares), strict=True):
         owned[owner] += nbytes

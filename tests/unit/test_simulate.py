@@ -92,7 +92,7 @@ def test_theory_gives_the_closed_forms_and_says_where_there_are_none(tmp_path: P
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("fig12", "--on", "cloud"), "--on cloud: use one of lab, sim, theory"),
+        (("fig12", "--on", "cloud"), "--on cloud: use one of lab, cluster, sim, theory"),
         (("sizes", "--on", "sim"), "sizes is not simulated; simulated are fig12"),
         (("fig13", "--on", "lab"), "fig13 does not run here, it is simulated: use --on sim"),
         (("fig13", "--tier", "sweep"), "experiment fig13 has no tier 'sweep'; it has"),
