@@ -13,7 +13,13 @@ from typing import Final
 
 from byteps import wire
 from byteps.net import Connection, ConnectionLost
-from byteps.pipeline import MAX_CREDIT_NBYTES, Pipeline, Task, default_credit_bytes
+from byteps.pipeline import (
+    MAX_CREDIT_NBYTES,
+    MAX_CREDIT_OF_ORDERS_NBYTES,
+    Pipeline,
+    Task,
+    default_credit_bytes,
+)
 from byteps.trace import Span
 from byteps.wire import DECLINED, HEADER, HEADER_NBYTES, ROUNDS, Kind, ProtocolError
 
@@ -66,6 +72,7 @@ class CommunicationService:
         self._lost = lost
         self._violated = violated
         self._fixed_credit = credit_bytes > 0
+        self._cut_nbytes = 0  # not known before the first tensor is registered
         self._lock = threading.Lock()  # guards _pipeline, _active and the progress of transfers
         self._pipeline = Pipeline(credit_bytes or MAX_CREDIT_NBYTES)
         self._active: dict[int, Transfer] = {}  # by tensor number
@@ -86,19 +93,26 @@ class CommunicationService:
 
     def tune(self, cut_nbytes: int) -> None:
         """Fit the credit, and what a socket may hold back, to the size of the partitions."""
-        if not self._fixed_credit:
-            self._pipeline.credit_bytes = default_credit_bytes(cut_nbytes, len(self._connections))
+        self._cut_nbytes = cut_nbytes
+        self._fit_credit()
         self._ordered = cut_nbytes < _LARGE_NBYTES and len(self._shares) > 1 and len(self._priorities) <= 1
         if self._ordered:
             for connection in self._connections.values():
                 connection.limit_unsent(max(cut_nbytes // 2, _MIN_UNSENT_NBYTES))
+
+    def _fit_credit(self) -> None:
+        if self._cut_nbytes and not self._fixed_credit:
+            limit = MAX_CREDIT_NBYTES if len(self._priorities) <= 1 else MAX_CREDIT_OF_ORDERS_NBYTES
+            self._pipeline.credit_bytes = default_credit_bytes(self._cut_nbytes, len(self._connections), limit)
 
     def submit(self, transfer: Transfer) -> None:
         """Queue a transfer; its tensor must have no other under way.  `pump` sends it."""
         with self._lock:
             if len(self._priorities) <= 1:
                 self._priorities.add(transfer.priority)
-                self._ordered = self._ordered and len(self._priorities) == 1
+                if len(self._priorities) > 1:
+                    self._ordered = False
+                    self._fit_credit()
             self._active[transfer.entry.number] = transfer
             self._pipeline.submit((transfer,))
 

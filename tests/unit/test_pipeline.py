@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byteps.pipeline import RELAX_OVERDRAFT_EVERY, Frame, Pipeline, Task, default_credit_bytes
+from byteps.communication import NOTHING, CommunicationService, Transfer, make_pending
+from byteps.pipeline import (
+    MAX_CREDIT_OF_ORDERS_NBYTES,
+    RELAX_OVERDRAFT_EVERY,
+    Frame,
+    Pipeline,
+    Task,
+    default_credit_bytes,
+)
 from byteps.wire import BATCH_NBYTES, MAX_BATCH_COUNT, SMALL_NBYTES, Op, TensorEntry, TensorSpec, make_key
 
 CUT = 100_000
@@ -100,6 +108,34 @@ def test_no_more_than_the_credit_and_one_partition_is_in_flight(shapes, credit, 
 )
 def test_the_credit_is_28_partitions_within_bounds_and_two_for_every_service(cut, services, credit):
     assert default_credit_bytes(cut, services) == credit
+
+
+def test_where_priorities_differ_twice_as_much_may_be_in_flight_of_large_partitions():
+    """Workers' orders differ from moment to moment, and part of the credit waits for what others hold back."""
+    limit = MAX_CREDIT_OF_ORDERS_NBYTES
+    assert default_credit_bytes(4_096_000, 4, limit) == 2 * default_credit_bytes(4_096_000, 4)
+    assert default_credit_bytes(64 << 10, 4, limit) == default_credit_bytes(64 << 10, 4)
+    service = CommunicationService(
+        credit_bytes=0, completed=lambda _: None, lost=lambda _: None, violated=lambda *_: None
+    )
+    service.tune(4_096_000)
+    transfers = [
+        Transfer(
+            entry=task(number).entry,
+            nbytes=1,
+            priority=priority,
+            round=0,
+            source=NOTHING,
+            target=NOTHING,
+            pending=make_pending(),
+        )
+        for number, priority in enumerate([1, 1, 2])
+    ]
+    credits = []
+    for transfer in transfers:
+        service.submit(transfer)
+        credits.append(service._pipeline.credit_bytes)
+    assert credits == [32 << 20, 32 << 20, limit]
 
 
 def test_something_is_in_flight_even_if_a_partition_exceeds_the_credit():
