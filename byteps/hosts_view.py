@@ -58,8 +58,8 @@ def _installs(host: Host) -> str:
 
 
 def host_peers(host: Host) -> tuple[str, ...]:
-    """The peers that a host needs: of those, MXNet's parameter server alone has parts on CPU machines."""
-    return host.peers if host.role == "gpu" else tuple(peer for peer in host.peers if peer == "mxnet")
+    """The peers that a host needs: those without servers have no part on CPU machines."""
+    return host.peers if host.role == "gpu" else tuple(peer for peer in host.peers if peer not in ("horovod", "mpi"))
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

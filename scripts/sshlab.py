@@ -13,6 +13,7 @@ guardian kills it like any other process of the lab.
 """
 
 import argparse
+import json
 import os
 import select
 import shlex
@@ -83,14 +84,18 @@ class SshLab:
     """Hosts with a sshd each, and `control`, up inside `with`.
 
     `rates`: bytes/s of each host's NIC by its name; names that begin with "cpu" get that role, all others are GPU
-    machines.  Afterwards `cluster_file` describes them.
+    machines.  `install`: further keys of [install] by role ("" for all), such as {"gpu": {"environment": sys.prefix}}.
+    `extra`: TOML for the cluster file's top.  Afterwards `cluster_file` describes the hosts.
     """
 
-    def __init__(self, rates: Mapping[str, float], *, extra: str = "") -> None:
+    def __init__(
+        self, rates: Mapping[str, float], *, install: Mapping[str, Mapping[str, str | list[str]]] = {}, extra: str = ""
+    ) -> None:
         if CONTROL in rates:
             raise ValueError(f"host name {CONTROL!r} is the lab's own; give the host another")
         self.rates = dict(rates)
-        self._extra = extra  # TOML for the top of the cluster file
+        self._install = {role: dict(keys) for role, keys in install.items()}
+        self._extra = extra
         self.lab = Lab(star({**self.rates, CONTROL: max(self.rates.values())}))
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="byteps-sshlab-")
@@ -187,17 +192,20 @@ class SshLab:
 
     def _write_cluster_file(self) -> None:
         key, known = self.folder / "client", self.folder / "known_hosts"
+        common = {"workdir": WORKDIR, **self._install.get("", {})}
         tables = [
             self._extra,
             '[site]\nprovenance = "emulated"\n',
             f'[ssh]\nuser = "{USER}"\nkey = "{key}"\nknown_hosts = "{known}"\n',
-            f'[install]\nworkdir = "{WORKDIR}"\n',
+            "\n".join(["[install]", *(f"{name} = {json.dumps(value)}" for name, value in common.items()), ""]),
         ]
         for name, rate in self.rates.items():
             role = "cpu" if name.startswith("cpu") else "gpu"
+            own = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self._install.get(role, {}).items())
             tables.append(
                 f'[[machine]]\nname = "{name}"\nrole = "{role}"\nnic = "{rate * 8 / 1e6:g}Mbit"\n'
                 f'address = "{self.lab.spec.address(name)}"\ninterface = "eth0"\n'
+                + (f"install = {{ {own} }}\n" if own else "")
             )
         self.cluster_file.write_text("\n".join(filter(None, tables)))
 
@@ -214,9 +222,30 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cpu", type=int, default=2, help="CPU machines (default 2)")
     parser.add_argument("--rate", default="200Mbit", help="rate of every NIC (default 200Mbit)")
     parser.add_argument("--slow", metavar="HOST=RATE", action="append", default=[], help="another rate for one host")
-    parser.add_argument("--install", metavar="TOML", default="", help="further lines of the cluster file's top")
+    parser.add_argument(
+        "--install",
+        metavar="[ROLE:]KEY=VALUE",
+        action="append",
+        default=[],
+        help="a further key of [install], such as gpu:environment=.venv or peers=horovod,mxnet",
+    )
     parser.add_argument("command", nargs="+", help="what to run on the control host; the cluster file is $CLUSTER")
     return parser.parse_args(argv)
+
+
+def _install(words: Sequence[str]) -> dict[str, dict[str, str | list[str]]]:
+    found: dict[str, dict[str, str | list[str]]] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        role, _, name = key.rpartition(":")
+        if not equals or role not in ("", "gpu", "cpu"):
+            raise ValueError(f"--install {word}: write KEY=VALUE, gpu:KEY=VALUE or cpu:KEY=VALUE")
+        if name == "peers":
+            found.setdefault(role, {})[name] = [peer for peer in value.split(",") if peer]
+        else:  # folders of this machine, which the hosts see, too
+            is_path = name in ("environment", "peers_folder", "wheels")
+            found.setdefault(role, {})[name] = os.path.abspath(value) if is_path else value
+    return found
 
 
 def main(argv: Sequence[str]) -> int:
@@ -231,7 +260,7 @@ def main(argv: Sequence[str]) -> int:
             rates[name] = parse_rate(rate)
         if reason := overload(star(rates), os.cpu_count() or 1):
             raise LabError(reason)
-        with SshLab(rates, extra=options.install) as lab:
+        with SshLab(rates, install=_install(options.install)) as lab:
             command = [word.replace("$CLUSTER", str(lab.cluster_file)) for word in options.command]
             process = lab.popen(command, stdin=None, cwd=os.getcwd())
             signal.signal(signal.SIGTERM, lambda *_: process.terminate())

@@ -1,0 +1,194 @@
+"""Tasks on the hosts of a cluster file: fab -r scripts TASK --cluster my.toml; see docs/cluster.md.
+
+Each works on all hosts at once, ends with a table, and exits with 1 unless all is well on every host.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # fab puts this folder there, not the one above it
+
+from fabric import task  # type: ignore[import-untyped]
+from invoke.exceptions import Exit
+
+from byteps.hosts import Site, load_for_login
+from scripts import deploy as deploying
+from scripts import detached
+from scripts import fetch as fetching
+from scripts import preflight as looking
+from scripts import provision as provisioning
+from scripts.detached import Order, RunFailed
+from scripts.ssh import HostFailed
+
+ROOT = deploying.ROOT
+RESULTS = ROOT / "results"
+_HELP = {"cluster": "the cluster file; default: the environment's CLUSTER"}
+Function = TypeVar("Function", bound=Callable[..., None])
+_CONTINUE = {"continue_": "without the hosts that failed; the exit code is still 1"}
+
+
+def _task(**options: Any) -> Callable[[Function], Function]:
+    """Fabric's decorator with a type."""
+    decorator: Callable[[Function], Function] = task(**options)
+    return decorator
+
+
+def _site(cluster: str) -> tuple[Site, Path]:
+    """The site, and the folder on this machine that is its own."""
+    file = cluster or os.environ.get("CLUSTER", "")
+    if not file:
+        raise Exit("no cluster file: --cluster my.toml, or CLUSTER=my.toml in the environment", code=2)
+    try:
+        return load_for_login(file), RESULTS / "cluster" / Path(file).stem
+    except ValueError as error:
+        raise Exit(str(error), code=2) from None
+
+
+def _end(table: str, ok: bool) -> None:
+    print(table, flush=True)
+    if not ok:
+        raise Exit(code=1)
+
+
+def _interrupted() -> NoReturn:
+    raise Exit("interrupted", code=130)
+
+
+@_task(help=_HELP)
+def preflight(_: Any, cluster: str = "") -> None:
+    """Look at all hosts: login, Python, disk, clock, interfaces, ports between all pairs, link rates, GPUs."""
+    site, _folder = _site(cluster)
+    _end(*looking.preflight(site))
+
+
+@_task(help=_HELP)
+def deploy(_: Any, cluster: str = "") -> None:
+    """Send the repository's files to all hosts."""
+    site, _folder = _site(cluster)
+    table, failed = provisioning.deploy_all(site)
+    _end(table, not failed)
+
+
+@_task(help=_HELP)
+def provision(_: Any, cluster: str = "") -> None:
+    """Send the files, and install environments and peers, where they are missing."""
+    site, folder = _site(cluster)
+    table, failed = provisioning.provision(site, folder)
+    _end(table, not failed)
+
+
+def _run(site: Site, order: Order) -> bool:
+    try:
+        host = detached.start(site, order)
+        return _follow(site, host.name)
+    except RunFailed as error:
+        print(error, flush=True)
+        return False
+
+
+def _follow(site: Site, conductor: str) -> bool:
+    try:
+        code = detached.follow(site, site.host(conductor))
+    except HostFailed as failure:
+        print(f"{conductor} {failure.state}: {failure.reason}\n  do: {failure.todo}")
+        return False
+    except KeyboardInterrupt:
+        _interrupted()
+    table, ok = detached.finish(site)
+    print(table)
+    if code:
+        print(f"the run ended with exit code {code}; the same command resumes")
+    return ok and code == 0
+
+
+@_task(
+    positional=["figures"],
+    help={**_HELP, **_CONTINUE, "figures": "such as fig12,fig4, or all", "tier": "smoke, reproduce or paper"},
+)
+def run(_: Any, figures: str, cluster: str = "", tier: str = "reproduce", continue_: bool = False) -> None:
+    """Run experiments on the hosts, and follow them; Ctrl-C stops them, a lost connection does not."""
+    site, _folder = _site(cluster)
+    names = tuple(figures.replace(",", " ").split())
+    if not _run(site, Order(names=names, tier=tier, go_on=continue_)):
+        raise Exit(code=1)
+
+
+@_task(help=_HELP)
+def attach(_: Any, cluster: str = "") -> None:
+    """Follow a run that goes on, from its beginning."""
+    site, _folder = _site(cluster)
+    table, states, _ok = detached.status(site)
+    host = detached.conductor_of(site, states)
+    if host is None:
+        raise Exit(f"{table}\nno run was started on these hosts; `fab run` starts one", code=1)
+    if not _follow(site, host.name):
+        raise Exit(code=1)
+
+
+@_task(help=_HELP)
+def status(_: Any, cluster: str = "") -> None:
+    """Show what runs on which host."""
+    site, _folder = _site(cluster)
+    table, _states, ok = detached.status(site)
+    _end(table, ok)
+
+
+@_task(help=_HELP)
+def fetch(_: Any, cluster: str = "") -> None:
+    """Bring records and logs here, into results/cluster, and new records into results/raw."""
+    site, folder = _site(cluster)
+    _end(*fetching.fetch(site, folder, RESULTS / "raw"))
+
+
+@_task(help=_HELP)
+def stop(_: Any, cluster: str = "") -> None:
+    """End the run, and whatever it left running."""
+    site, _folder = _site(cluster)
+    _end(*detached.stop(site))
+
+
+@_task(help={**_HELP, "all": "the suite and its environments, too; records are fetched first"})
+def clean(_: Any, cluster: str = "", all: bool = False) -> None:
+    """Stop, and remove the run's files from the hosts."""
+    site, folder = _site(cluster)
+    table, ok = detached.stop(site)
+    print(table)
+    if all and ok:
+        table, ok = fetching.fetch(site, folder, RESULTS / "raw")
+        print(table)
+    if not ok:
+        raise Exit("nothing was removed", code=1)
+    _end(*fetching.clean(site, everything=all))
+
+
+@_task(help={**_HELP, **_CONTINUE, "tier": "smoke, reproduce or paper"})
+def reproduce(_: Any, cluster: str = "", tier: str = "reproduce", continue_: bool = False) -> None:
+    """From nothing to the report: preflight, provision, all experiments that fit, fetch, figures; again resumes."""
+    from experiments.conduct import figures_and_report
+
+    site, folder = _site(cluster)
+    ok = True
+    table, states, _answered = detached.status(site)
+    conductor = detached.conductor_of(site, states)
+    if conductor is not None and states[conductor.name].runs:
+        print(f"{table}\na run goes on: following it")
+        ok = _follow(site, conductor.name)
+    else:
+        table, ok = looking.preflight(site)
+        print(table, flush=True)
+        if not ok and not continue_:
+            raise Exit("mend that, or --continue without these hosts", code=1)
+        table, failed = provisioning.provision(site, folder)
+        print(table, flush=True)
+        if failed and not continue_:
+            raise Exit("mend that, or --continue without these hosts", code=1)
+        ok = _run(site, Order(names=("all",), tier=tier, go_on=continue_)) and ok and not failed
+    table, fetched = fetching.fetch(site, folder, RESULTS / "raw")
+    print(table)
+    for path in figures_and_report(RESULTS):
+        print(path)
+    if not (ok and fetched):
+        raise Exit(code=1)
