@@ -4,6 +4,7 @@ Inline Markdown is rendered by markdown-it-py, which escapes everything else.  T
 """
 
 import base64
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -56,23 +57,20 @@ def _text(markdown: str) -> str:
 
 def _contents(document: Document) -> str:
     """Sections, each with its parts below it."""
-    lines = []
-    inside = False
+    sections: list[tuple[str, list[str]]] = []
     for heading, name in contents(document.blocks):
         link = f'<a href="#{escape(name)}">{_text(heading.title)}</a>'
-        deeper = heading.level > 2
-        if deeper and not inside:
-            lines.append("<ul>")
-        elif inside and not deeper:
-            lines.append("</ul></li>")
-        elif lines:
-            lines.append("</li>")
-        lines.append(f"<li>{link}")
-        inside = deeper
-    lines += ["</li></ul></li>" if inside else "</li>"] if lines else []
-    return (
-        f'<nav aria-label="Contents"><details open><summary>Contents</summary><ul>{"".join(lines)}</ul></details></nav>'
-    )
+        if heading.level > 2 and sections:
+            sections[-1][1].append(link)
+        else:
+            sections.append((link, []))
+    links = _list([f"{link}{_list(parts)}" for link, parts in sections])
+    return f'<nav aria-label="Contents"><details open><summary>Contents</summary>{links}</details></nav>'
+
+
+def _list(items: Sequence[str], tag: str = "ul") -> str:
+    """Of rendered items; nothing without any."""
+    return f"<{tag}>{''.join(f'<li>{item}</li>' for item in items)}</{tag}>" if items else ""
 
 
 def _block(block: Block, anchor: str) -> str:
@@ -83,8 +81,7 @@ def _block(block: Block, anchor: str) -> str:
         case Paragraph(text=text):
             return f"<p>{_text(text)}</p>"
         case Items(lines=lines, numbered=numbered):
-            tag = "ol" if numbered else "ul"
-            return f"<{tag}>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</{tag}>"
+            return _list([_text(line) for line in lines], "ol" if numbered else "ul")
         case Picture():
             return _picture(block)
         case Table():
