@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from byteps import cli
 from byteps.settings import UNSUPPORTED, Settings, read_settings
+from experiments import agenda, claims, spec
+from experiments.__main__ import app as experiments_app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ARTIFACT = ROOT / "docs" / "ARTIFACT.md"
 FOLDERS = ("byteps", "baselines", "experiments", "scripts", "tests", "docs", "examples", "results")
 # Made by a run, not committed.
 MADE = ("results/raw", "results/figures", "results/REPORT.md", "results/smoke")
@@ -55,6 +59,56 @@ def test_every_variable_is_documented() -> None:
     names = {entry.metadata["name"] for entry in Settings.__dataclass_fields__.values()}
     # The launcher alone sets these two.
     assert {name for name in names if name not in text} <= {"BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE"}
+
+
+def artifact_rows(heads: int) -> list[list[str]]:
+    """The cells of the rows of ARTIFACT.md's tables that have so many columns; without headings."""
+    lines = ARTIFACT.read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return [row for row in rows if len(row) == heads and not set("".join(row)) <= {"-"}]
+
+
+def test_the_artifact_appendix_names_every_claim_with_a_figure_and_the_verdict_of_the_committed_run() -> None:
+    known = {claim.id: claim for claim in claims.load_claims(ROOT / "experiments" / "claims.toml")}
+    report = (ROOT / "results" / "reference" / "REPORT.md").read_text()
+    rows = [row for row in artifact_rows(6) if re.fullmatch(r"C[0-9]+", row[0])]
+    assert [row[0] for row in rows] == [f"C{number}" for number in range(1, len(rows) + 1)]
+    assert {row[1].strip("`") for row in rows} == known.keys()
+    for _, identifier, _, figure, experiment, verdict in rows:
+        claim = known[identifier.strip("`")]
+        assert not claim.experiments or experiment in claim.experiments, identifier
+        assert (ROOT / "results" / "reference" / "figures" / f"{figure}.png").is_file(), identifier
+        judged = re.search(re.escape(claim.text) + r" *\| \*\*([a-z ]+)\*\*", report)
+        assert verdict == (judged[1] if judged else "not judged yet"), identifier
+    missed = re.search(r"\*\*The misses above\*\*: ([C0-9, and]+)\.", ARTIFACT.read_text())
+    assert missed is not None
+    assert re.findall(r"C[0-9]+", missed[1]) == [row[0] for row in rows if row[5] == "not reproduced"]
+
+
+def test_the_artifact_appendix_has_the_launches_that_experiments_have() -> None:
+    emulated = [row for row in artifact_rows(8) if row[3].isdecimal()]
+    simulated = [row for row in artifact_rows(6) if row[2].endswith("--on sim`")]
+    found = {(row[0], row[2], int(row[3])) for row in (*emulated, *simulated)}
+    expected = set()
+    for names, load, option in (
+        (agenda.of_tier("reproduce"), agenda.load, ""),
+        (agenda.simulations_of_tier("reproduce"), agenda.load_simulation, " --on sim"),
+    ):
+        for name in names:
+            launches = spec.launches(load(name), agenda.cases_of(load(name), "reproduce"))
+            expected.add((f"`{name}`", f"`python -m experiments run {name}{option}`", len(launches)))
+    assert found == expected
+
+
+def test_every_command_of_ours_exists() -> None:
+    apps = {"byteps": cli.app, "python -m experiments": experiments_app}
+    for document in DOCUMENTS:
+        for program, app in apps.items():
+            known = {one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands}
+            known |= {one.name for one in app.registered_groups}
+            text = document.read_text()
+            named = set(re.findall(r"(?:`|^ {4}|/bin/)" + program + r" ([a-z][a-z-]+)", text, re.MULTILINE))
+            assert named <= known, (document.name, program)
 
 
 def test_next_to_the_official_package_import_says_so(tmp_path: Path) -> None:
