@@ -161,7 +161,7 @@ def _processor(facts: Facts) -> list[Finding]:
             "memory",
             facts.memory_bytes < _ENOUGH_MEMORY_BYTES,
             f"{format_nbytes(facts.memory_bytes)} available",
-            "`make reproduce`, whose 17 hosts take up to 3 GiB, and training of large models",
+            "`make reproduce`, whose 16 machines together take 2 GB, and training of large models",
             "free some, or run fewer workers",
         ),
         _finding(

@@ -155,7 +155,8 @@ def test_the_table_shows_brackets_as_they_are(capsys):
 
 def test_this_machine_is_examined_without_torch_and_within_seconds():
     code = (
-        "import sys; from pathlib import Path\nfrom byteps.examine import examine\nfrom byteps.settings import Settings\n"
+        "import sys; from pathlib import Path\nfrom byteps.examine import examine\n"
+        "from byteps.settings import Settings\n"
         "facts = examine(Settings(), Path('.')); assert facts.system == sys.platform and facts.cores >= 1\n"
         "assert any(one.name == 'lo' for one in facts.interfaces); assert 'torch' not in sys.modules"
     )
