@@ -27,6 +27,7 @@ from scripts import caps, descent
 from scripts.host_service import HostService
 
 _QUIET_SECONDS, _REPEAT_SECONDS = 5.0, 5.0  # without progress lines at first; then between two of them
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 Undo = list[list[str]]
 
 
@@ -120,22 +121,33 @@ def main(argv: Sequence[str]) -> int:
         secret = options.secret_file.read_bytes().strip()
         if not secret:
             raise ValueError(f"{options.secret_file} is empty; it must hold the secret that the conductor has")
-        if options.pid_file is not None:
-            options.pid_file.write_text(f"{os.getpid()}\n")
     except (OSError, ValueError) as error:
         print(f"agent {options.name}: {error}", file=sys.stderr)
         return 2
+    return _fork(options, secret)
+
+
+def _fork(options: argparse.Namespace, secret: bytes) -> int:
     descent.become_subreaper()
     reading, writing = os.pipe()
     parent = os.getpid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # until there is somebody to pass them on to
+    try:
+        if options.pid_file is not None:
+            options.pid_file.write_text(f"{parent}\n")
+    except OSError as error:
+        print(f"agent {options.name}: {error}", file=sys.stderr)
+        return 2
     child = os.fork()
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
         os.close(reading)
         _child(parent, options, secret, writing)
     os.close(writing)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
+    for number in _ENDS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, lambda *_: _pass_on(child))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
     try:
         return guard(child, reading)
     finally:

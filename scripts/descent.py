@@ -44,8 +44,8 @@ def marked(token: str) -> list[int]:
     return sorted({*found, *below(found)})
 
 
-def below(roots: Iterable[int]) -> list[int]:
-    """Every live process in the trees under these processes, without them; zombies are not alive."""
+def below(roots: Iterable[int], *, but_for: int = 0) -> list[int]:
+    """Every live process in the trees under these processes, without them, and without the tree of `but_for`."""
     children: dict[int, list[int]] = {}
     alive = set()
     for entry in os.listdir("/proc"):
@@ -53,13 +53,13 @@ def below(roots: Iterable[int]) -> list[int]:
             with contextlib.suppress(OSError):
                 state, parent, *_ = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(parent), []).append(int(entry))
-                if state not in "ZX":
+                if state not in "ZX":  # a zombie is not alive
                     alive.add(int(entry))
     found: set[int] = set()
     waiting = list(roots)
     while waiting:
         for child in children.get(waiting.pop(), []):
-            if child not in found:
+            if child not in found and child != but_for:
                 found.add(child)
                 waiting.append(child)
     return sorted(found & alive)

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from typing import Any
 
 from scripts import caps, descent, hostinfo
 from scripts.fidelity import FidelityError, Watch
+from scripts.leftovers import start_ticks
 from scripts.process import LocalProcess
 from scripts.relay import Message, Relay
 
@@ -34,6 +36,7 @@ class HostService:
     def __init__(self, name: str, token: str, keep_undo: Callable[[list[list[str]]], None]) -> None:
         self._name = name
         self._token = token
+        self._guardian = os.getppid()  # the heir of orphans
         self._keep_undo = keep_undo
         self._undo: list[list[str]] = []
         self._nics: tuple[str, ...] = ()
@@ -51,11 +54,12 @@ class HostService:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                 loop.add_signal_handler(number, self._stop, relay)
         relay.send("hello", name=self._name, protocol=PROTOCOL, home=str(Path.home()))
+        refused = ""
         try:
             async for message in relay.messages():
                 if message["op"] == "refused":
-                    return str(message["reason"])
-                if message["op"] == "goodbye":
+                    refused = str(message["reason"])
+                elif message["op"] == "goodbye":
                     self._stop(relay)
                 else:
                     self._take(relay, message)
@@ -64,7 +68,7 @@ class HostService:
                 task.cancel()
             await loop.run_in_executor(None, self._clean_up)
             self._requests.shutdown(cancel_futures=True)
-        return "" if self._leaving else f"lost the conductor: {relay.end}"
+        return "" if self._leaving else refused or f"lost the conductor: {relay.end}"
 
     def _stop(self, relay: Relay) -> None:
         """Ends everything, then hangs up, so that the conductor knows when it is done."""
@@ -75,15 +79,17 @@ class HostService:
 
     def _clean_up(self) -> None:
         descent.end(self._pids, term_seconds=_TERM_SECONDS)
-        with contextlib.suppress(caps.CapError, OSError, subprocess.SubprocessError):
+        try:
             self._uncap()
+        except (caps.CapError, OSError, subprocess.SubprocessError) as error:
+            print(f"a cap is left on {', '.join(self._nics)}: {error}", file=sys.stderr)
         for process in self._processes.values():
             process.poll()
 
     def _take(self, relay: Relay, message: Message) -> None:
         op = message.pop("op")
         if op == "welcome":
-            relay.silence_seconds = message["silence_seconds"]
+            relay.expect_life_within(message["silence_seconds"])
         elif op == "signal":
             self._signal(**message)
         elif op == "start":
@@ -195,7 +201,12 @@ class HostService:
                 process.send_signal(sign)
 
     def _pids(self) -> list[int]:
-        return descent.marked(self._token)
+        orphans = []
+        if os.getppid() == self._guardian:
+            orphans = descent.below([self._guardian], but_for=os.getpid())
+        # in the middle of exec a process shows no environment, and so no mark
+        started = [process.pid for process in list(self._processes.values()) if start_ticks(process.pid) is not None]
+        return sorted({*descent.marked(self._token), *orphans, *started, *descent.below(started)})
 
     def _end_orphans(self) -> int:
         found = len(self._pids())

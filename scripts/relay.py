@@ -32,14 +32,15 @@ class Relay:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str, silence_seconds: float
     ) -> None:
         self.peer = peer
-        self.silence_seconds = silence_seconds
         self.end = ""
+        self._silence_seconds = silence_seconds
+        self._beat: asyncio.Task[None] | None = None
         self._reader = reader
         self._writer = writer
         self._outflows: dict[str, asyncio.Task[None]] = {}
         self._taken: dict[str, asyncio.Event] = {}
         self._inflows: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._pouring: dict[str, asyncio.Task[None]] = {}  # into inflows, at most one each
 
     @classmethod
     async def over(cls, sock: socket.socket, peer: str, silence_seconds: float) -> Self:
@@ -48,6 +49,13 @@ class Relay:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader, writer = await asyncio.open_connection(sock=sock, limit=_MAX_LINE_BYTES)
         return cls(reader, writer, peer, silence_seconds)
+
+    def expect_life_within(self, silence_seconds: float) -> None:
+        """From now on, when both ends have agreed on it."""
+        self._silence_seconds = silence_seconds
+        if self._beat is not None:
+            self._beat.cancel()
+        self._beat = asyncio.create_task(self._send_beats(), name="beat")
 
     def send(self, op: str, **content: Any) -> None:
         """Does nothing once the connection is lost: `messages` is who tells."""
@@ -80,15 +88,21 @@ class Relay:
 
     def close_inflow(self, stream: str) -> None:
         """Again is harmless."""
-        if (fd := self._inflows.pop(stream, None)) is not None:
+        if (fd := self._inflows.pop(stream, None)) is None:
+            return
+        task = self._pouring.get(stream)
+        if task is None or task is asyncio.current_task():
             os.close(fd)
+        else:  # it waits for the descriptor, whose number must not be another's meanwhile
+            task.add_done_callback(lambda _: os.close(fd))
+            task.cancel()
 
     async def messages(self) -> AsyncIterator[Message]:
         """Everything from the peer that is not about streams, until the connection is over."""
-        beat = asyncio.create_task(self._beat(), name="beat")
+        self.expect_life_within(self._silence_seconds)
         try:
             while True:
-                line = await asyncio.wait_for(self._reader.readline(), self.silence_seconds)
+                line = await asyncio.wait_for(self._reader.readline(), self._silence_seconds)
                 if not line.endswith(b"\n"):
                     self.end = "connection closed"
                     return
@@ -96,20 +110,21 @@ class Relay:
                 if not self._handle(message):
                     yield message
         except TimeoutError:
-            self.end = f"no sign of life for {self.silence_seconds:g} s"
+            self.end = f"no sign of life for {self._silence_seconds:g} s"
         except ValueError as error:
             self.end = f"it sent what is no message: {error}"
         except OSError as error:
             self.end = error.strerror or str(error)
         finally:
-            beat.cancel()
+            if self._beat is not None:
+                self._beat.cancel()
             self._writer.transport.abort() if self.end.startswith("no sign") else self._writer.close()
-            tasks = [*self._outflows.values(), *self._tasks]
-            for task in tasks:
+            tasks = [*self._outflows.values(), *self._pouring.values()]
+            for task in self._outflows.values():
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             for stream in list(self._inflows):
                 self.close_inflow(stream)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def flush(self) -> None:
         with contextlib.suppress(OSError):
@@ -119,10 +134,10 @@ class Relay:
         """What was sent is still delivered; `messages` ends."""
         self._writer.close()
 
-    async def _beat(self) -> None:
+    async def _send_beats(self) -> None:
         while True:
-            await asyncio.sleep(self.silence_seconds / 6)
             self.send("beat")
+            await asyncio.sleep(self._silence_seconds / 6)
 
     def _handle(self, message: Message) -> bool:
         """Whether it was about streams."""
@@ -134,11 +149,9 @@ class Relay:
         elif op == "data" and stream not in self._inflows:
             self.send("gone", stream=stream)
         elif op == "data":
-            task = asyncio.create_task(
-                self._flow_in(stream, base64.b64decode(message["data"])), name=f"inflow {stream}"
-            )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            data = base64.b64decode(message["data"])
+            task = self._pouring[stream] = asyncio.create_task(self._flow_in(stream, data), name=f"inflow {stream}")
+            task.add_done_callback(lambda _: self._pouring.pop(stream))
         return op in ("beat", "taken", "gone", "data")
 
     async def _flow_out(self, stream: str, fd: int) -> None:
