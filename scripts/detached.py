@@ -25,7 +25,7 @@ _STEP_SECONDS = 60.0
 _STOP_SECONDS = 90.0  # the conductor has 20 s, an agent 15 s, what is left 7 s
 _FOLLOW_SECONDS = 30 * 24 * 3600.0
 _RECONNECT_SECONDS = 600.0
-_GOODBYE_SECONDS = 25.0  # between the conductor's end and that of the agents
+_GOODBYE_SECONDS = 12.0  # between the conductor's end and that of the agents
 
 
 class RunFailed(Exception):

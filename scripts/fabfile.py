@@ -24,8 +24,8 @@ from scripts.detached import Order, RunFailed
 from scripts.ssh import HostFailed
 
 ROOT = deploying.ROOT
-RESULTS = ROOT / "results"
 _HELP = {"cluster": "the cluster file; default: the environment's CLUSTER"}
+_KEEPS = {**_HELP, "results": "the folder with raw/ records; default: results"}
 Function = TypeVar("Function", bound=Callable[..., None])
 _CONTINUE = {"continue_": "without the hosts that failed; the exit code is still 1"}
 
@@ -36,15 +36,23 @@ def _task(**options: Any) -> Callable[[Function], Function]:
     return decorator
 
 
-def _site(cluster: str) -> tuple[Site, Path]:
-    """The site, and the folder on this machine that is its own."""
+def _site(cluster: str) -> Site:
     file = cluster or os.environ.get("CLUSTER", "")
     if not file:
         raise Exit("no cluster file: --cluster my.toml, or CLUSTER=my.toml in the environment", code=2)
     try:
-        return load_for_login(file), RESULTS / "cluster" / Path(file).stem
+        return load_for_login(file)
     except ValueError as error:
         raise Exit(str(error), code=2) from None
+
+
+def _folder(cluster: str, results: str) -> Path:
+    """On this machine, for logs and what is fetched."""
+    return _results(results) / "cluster" / Path(cluster or os.environ["CLUSTER"]).stem
+
+
+def _results(results: str) -> Path:
+    return Path(results).resolve() if results else ROOT / "results"
 
 
 def _end(table: str, ok: bool) -> None:
@@ -60,22 +68,22 @@ def _interrupted() -> NoReturn:
 @_task(help=_HELP)
 def preflight(_: Any, cluster: str = "") -> None:
     """Look at all hosts: login, Python, disk, clock, interfaces, ports between all pairs, link rates, GPUs."""
-    site, _folder = _site(cluster)
+    site = _site(cluster)
     _end(*looking.preflight(site))
 
 
 @_task(help=_HELP)
 def deploy(_: Any, cluster: str = "") -> None:
     """Send the repository's files to all hosts."""
-    site, _folder = _site(cluster)
+    site = _site(cluster)
     table, failed = provisioning.deploy_all(site)
     _end(table, not failed)
 
 
-@_task(help=_HELP)
-def provision(_: Any, cluster: str = "") -> None:
+@_task(help=_KEEPS)
+def provision(_: Any, cluster: str = "", results: str = "") -> None:
     """Send the files, and install environments and peers, where they are missing."""
-    site, folder = _site(cluster)
+    site, folder = _site(cluster), _folder(cluster, results)
     table, failed = provisioning.provision(site, folder)
     _end(table, not failed)
 
@@ -110,7 +118,7 @@ def _follow(site: Site, conductor: str) -> bool:
 )
 def run(_: Any, figures: str, cluster: str = "", tier: str = "reproduce", continue_: bool = False) -> None:
     """Run experiments on the hosts, and follow them; Ctrl-C stops them, a lost connection does not."""
-    site, _folder = _site(cluster)
+    site = _site(cluster)
     names = tuple(figures.replace(",", " ").split())
     if not _run(site, Order(names=names, tier=tier, go_on=continue_)):
         raise Exit(code=1)
@@ -119,7 +127,7 @@ def run(_: Any, figures: str, cluster: str = "", tier: str = "reproduce", contin
 @_task(help=_HELP)
 def attach(_: Any, cluster: str = "") -> None:
     """Follow a run that goes on, from its beginning."""
-    site, _folder = _site(cluster)
+    site = _site(cluster)
     table, states, _ok = detached.status(site)
     host = detached.conductor_of(site, states)
     if host is None:
@@ -131,45 +139,45 @@ def attach(_: Any, cluster: str = "") -> None:
 @_task(help=_HELP)
 def status(_: Any, cluster: str = "") -> None:
     """Show what runs on which host."""
-    site, _folder = _site(cluster)
+    site = _site(cluster)
     table, _states, ok = detached.status(site)
     _end(table, ok)
 
 
-@_task(help=_HELP)
-def fetch(_: Any, cluster: str = "") -> None:
+@_task(help=_KEEPS)
+def fetch(_: Any, cluster: str = "", results: str = "") -> None:
     """Bring records and logs here, into results/cluster, and new records into results/raw."""
-    site, folder = _site(cluster)
-    _end(*fetching.fetch(site, folder, RESULTS / "raw"))
+    site, folder = _site(cluster), _folder(cluster, results)
+    _end(*fetching.fetch(site, folder, _results(results) / "raw"))
 
 
 @_task(help=_HELP)
 def stop(_: Any, cluster: str = "") -> None:
     """End the run, and whatever it left running."""
-    site, _folder = _site(cluster)
+    site = _site(cluster)
     _end(*detached.stop(site))
 
 
-@_task(help={**_HELP, "all": "the suite and its environments, too; records are fetched first"})
-def clean(_: Any, cluster: str = "", all: bool = False) -> None:
+@_task(help={**_KEEPS, "all": "the suite and its environments, too; records are fetched first"})
+def clean(_: Any, cluster: str = "", results: str = "", all: bool = False) -> None:
     """Stop, and remove the run's files from the hosts."""
-    site, folder = _site(cluster)
+    site, folder = _site(cluster), _folder(cluster, results)
     table, ok = detached.stop(site)
     print(table)
     if all and ok:
-        table, ok = fetching.fetch(site, folder, RESULTS / "raw")
+        table, ok = fetching.fetch(site, folder, _results(results) / "raw")
         print(table)
     if not ok:
         raise Exit("nothing was removed", code=1)
     _end(*fetching.clean(site, everything=all))
 
 
-@_task(help={**_HELP, **_CONTINUE, "tier": "smoke, reproduce or paper"})
-def reproduce(_: Any, cluster: str = "", tier: str = "reproduce", continue_: bool = False) -> None:
+@_task(help={**_KEEPS, **_CONTINUE, "tier": "smoke, reproduce or paper"})
+def reproduce(_: Any, cluster: str = "", tier: str = "reproduce", results: str = "", continue_: bool = False) -> None:
     """From nothing to the report: preflight, provision, all experiments that fit, fetch, figures; again resumes."""
     from experiments.conduct import figures_and_report
 
-    site, folder = _site(cluster)
+    site, folder = _site(cluster), _folder(cluster, results)
     ok = True
     table, states, _answered = detached.status(site)
     conductor = detached.conductor_of(site, states)
@@ -186,9 +194,9 @@ def reproduce(_: Any, cluster: str = "", tier: str = "reproduce", continue_: boo
         if failed and not continue_:
             raise Exit("mend that, or --continue without these hosts", code=1)
         ok = _run(site, Order(names=("all",), tier=tier, go_on=continue_)) and ok and not failed
-    table, fetched = fetching.fetch(site, folder, RESULTS / "raw")
+    table, fetched = fetching.fetch(site, folder, _results(results) / "raw")
     print(table)
-    for path in figures_and_report(RESULTS):
+    for path in figures_and_report(_results(results)):
         print(path)
     if not (ok and fetched):
         raise Exit(code=1)

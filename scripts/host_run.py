@@ -80,7 +80,7 @@ def start(workdir: str, name: str) -> None:
     os.makedirs(run, mode=0o700, exist_ok=True)
     os.chmod(run, 0o700)
     if (pid := alive(run, name)) is not None:
-        fail(f"a {name} runs already (pid {pid})", "`fab attach` to follow it, or `fab stop`")
+        fail(f"{name} runs already (pid {pid})", "`fab attach` to follow it, or `fab stop`")
     if not os.access(order["argv"][0], os.X_OK):
         fail(f"there is no {order['argv'][0]}", "`fab provision`")
     for file, text in order["files"].items():
@@ -157,26 +157,38 @@ def exit_code(run: str, name: str) -> int | None:
 
 
 def leftovers(workdir: str) -> list[tuple[int, str]]:
-    """(pid, command) of all that carries a mark of this work directory and is no process of a pid file."""
-    run = os.path.join(workdir, "run")
-    known = {os.getpid(), *(alive(run, name) for name in NAMES)}
+    """(pid, command) of all that carries a mark of this work directory and belongs to no process of a pid file."""
+    mark = f"{MARK}={os.path.join(workdir, 'run')}".encode()
+    ours = {os.getpid(), *(pid for name in NAMES for pid in alive_ones(os.path.join(workdir, "run"), name))}
     found = []
     for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) in known:
+        if not entry.isdigit() or not ours.isdisjoint(ancestors(int(entry))):
             continue
         try:
-            with open(f"/proc/{entry}/environ", "rb") as file:
-                marks = file.read().split(b"\0")
-            with open(f"/proc/{entry}/cmdline", "rb") as file:
-                words = file.read().split(b"\0")
+            marks = read(f"/proc/{entry}/environ").split(b"\0")
+            words = read(f"/proc/{entry}/cmdline").split(b"\0")
             folder = os.readlink(f"/proc/{entry}/cwd")
         except OSError:  # gone, or another user's
             continue
-        of_agent = any(mark.startswith(AGENT_MARK) for mark in marks)
+        of_agent = any(one.startswith(AGENT_MARK) for one in marks)
         here = folder.startswith(workdir + "/") or any(workdir.encode() + b"/" in word for word in words)
-        if (f"{MARK}={run}".encode() in marks or (of_agent and here)) and start_ticks(int(entry)) is not None:
+        if (mark in marks or (of_agent and here)) and start_ticks(int(entry)) is not None:
             found.append((int(entry), b" ".join(words)[:80].decode(errors="replace").strip()))
     return found
+
+
+def ancestors(pid: int) -> list[int]:
+    """Itself first."""
+    found = [pid]
+    with contextlib.suppress(OSError, ValueError):
+        while found[-1] > 1:
+            found.append(int(read(f"/proc/{found[-1]}/stat").rpartition(b")")[2].split()[1]))
+    return found
+
+
+def read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def follow(workdir: str, name: str, offset: str) -> None:
@@ -250,7 +262,7 @@ def prepare(workdir: str, address: str) -> None:
     run = os.path.join(workdir, "run")
     for name in NAMES:
         if (pid := alive(run, name)) is not None:
-            fail(f"a {name} runs already (pid {pid})", "`fab attach` to follow it, or `fab stop`")
+            fail(f"{name} runs already (pid {pid})", "`fab attach` to follow it, or `fab stop`")
         for ending in ("pid", "exit", "log"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(run, f"{name}.{ending}"))
