@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from byteps.communication import Pending
-from byteps.errors import BytePSError
+from byteps.errors import BytePSError, StartError
 from byteps.launcher import settings_from_environment
 from byteps.settings import Settings
 from byteps.trace import Trace
@@ -101,6 +101,12 @@ class Session:
 
 
 _session: Session | None = None
+_left: set[tuple[str, int, str]] = set()  # jobs that this process has been in
+
+
+def _job(settings: Settings) -> tuple[str, int, str]:
+    """What tells one job from another: where its scheduler is, and its secret."""
+    return settings.root_host, settings.root_port, settings.job_secret
 
 
 def _leave_to_the_parent() -> None:
@@ -117,11 +123,19 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 def init(settings: Settings | None = None) -> None:
     """Join the job that the launcher's variables describe (or `settings`); does nothing if this process is in one.
 
-    Raises StartError if the job does not come together within the start time-out, naming what is missing.
+    Raises StartError if the job does not come together within the start time-out, naming what is missing; and at once
+    if this process has left the same job before, which ended with that.
     """
     global _session
     if _session is None:
-        _session = Session(settings or settings_from_environment())
+        settings = settings or settings_from_environment()
+        if settings.distributed and _job(settings) in _left:
+            raise StartError(
+                f"init() after shutdown(): this process has left the job of scheduler {settings.root_host}:"
+                f"{settings.root_port}, and a job ends when its workers leave; call shutdown() once, at the end, or "
+                "start another job with `byteps launch`"
+            )
+        _session = Session(settings)
         if _session.trace is not None and (optimizer := sys.modules.get("torch.optim.optimizer")):
             _session.trace.count_steps_of(optimizer)
         atexit.register(_leave_at_exit)
@@ -153,6 +167,7 @@ def _leave(error: str) -> None:
                     close()
         _session = None
         if session.worker is not None:
+            _left.add(_job(session.settings))
             session.worker.shutdown(error)
         if session.trace is not None:
             session.trace.close()

@@ -219,7 +219,7 @@ class Worker:
             if self._error is not None:
                 raise self._error
             if self._leaving:
-                raise BytePSError("push_pull after shutdown(); call init() again first")
+                raise BytePSError("push_pull after shutdown(), with which this worker has left its job")
             tensor = self._tensors.get(spec.name)
             if tensor is None:
                 tensor = self._tensors[spec.name] = _Tensor(spec)

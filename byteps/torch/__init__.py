@@ -4,7 +4,9 @@ from typing import Any
 
 import torch.distributed
 
+from byteps.errors import BytePSError
 from byteps.session import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from byteps.torch import ops
 from byteps.torch.collectives import (
     Adasum,
     Average,
@@ -25,11 +27,24 @@ from byteps.torch.collectives import (
     broadcast_async_,
     cross_rank,
     cross_size,
-    grouped_allreduce,
     not_built,
-    reducescatter,
 )
 from byteps.torch.compression import Compression
+from byteps.torch.grouped import (
+    Group,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    poll,
+    reducescatter,
+    reducescatter_async,
+    synchronize,
+)
 from byteps.torch.optimizer import DistributedOptimizer
 from byteps.torch.state import (
     allgather_object,
@@ -41,13 +56,15 @@ from byteps.torch.state import (
 from byteps.torch.tensors import (
     Handle,
     declare,
-    poll,
     push_pull,
     push_pull_async,
     push_pull_async_inplace,
     push_pull_inplace,
-    synchronize,
 )
+
+# What scripts catch: every error of a job is one.
+HorovodInternalError = BytePSError
+byteps_push_pull = push_pull_async_inplace
 
 mpi_threads_supported = mpi_enabled = mpi_built = gloo_enabled = gloo_built = not_built
 nccl_built = ddl_built = ccl_built = cuda_built = rocm_built = not_built
@@ -63,7 +80,9 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
+    "Group",
     "Handle",
+    "HorovodInternalError",
     "Max",
     "Min",
     "Product",
@@ -83,6 +102,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "byteps_push_pull",
     "ccl_built",
     "cross_rank",
     "cross_size",
@@ -92,7 +112,14 @@ __all__ = [
     "declare",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_initialized",
     "join",
@@ -102,6 +129,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "ops",
     "poll",
     "push_pull",
     "push_pull_async",
@@ -109,6 +137,7 @@ __all__ = [
     "push_pull_inplace",
     "rank",
     "reducescatter",
+    "reducescatter_async",
     "rocm_built",
     "shutdown",
     "size",
@@ -117,21 +146,32 @@ __all__ = [
 
 _PROCESS_SETS = "every operation is over all workers; start a job for each set"
 _TIMELINE = "`byteps launch --trace out.json` records a timeline"
+_MESSAGES = "use torch.distributed's send and recv over the backend byteps"
+_RESTART = "start a job anew from a checkpoint when a worker is lost"
+_OWN_ROWS = "use allgather and pick this rank's rows, or all_to_all of the backend"
 _ABSENT = {
+    "CrossBarrier": "give DistributedOptimizer cross_barrier=model",
     "DistributedDataParallel": "use torch's with model.register_comm_hook(None, byteps.torch.ddp_hook)",
     "ProcessSet": _PROCESS_SETS,
+    "SyncBatchNorm": "normalise over groups or layers (GroupNorm, LayerNorm), or over each worker's own batch",
     "add_process_set": _PROCESS_SETS,
-    "alltoall": "use allgather and pick this rank's rows",
+    "alltoall": _OWN_ROWS,
+    "alltoall_async": _OWN_ROWS,
     "ddp_hook": "this torch was built without torch.distributed",
-    "elastic": "start a job anew from a checkpoint when a worker is lost",
+    "elastic": _RESTART,
+    "get_pushpull_speed": "`byteps launch --trace out.json` records bytes and times",
     "global_process_set": _PROCESS_SETS,
+    "mpi_ops": "all names are in byteps.torch itself",
+    "parallel": "use torch's DistributedDataParallel with model.register_comm_hook(None, byteps.torch.ddp_hook)",
+    "recv_async": _MESSAGES,
     "remove_process_set": _PROCESS_SETS,
-    "resume": "start a job anew from a checkpoint",
+    "resume": _RESTART,
+    "send_async": _MESSAGES,
     "sparse_allreduce_async": "give DistributedOptimizer sparse_as_dense=True",
     "start_timeline": _TIMELINE,
     "stop_timeline": _TIMELINE,
-    "suspend": "start a job anew from a checkpoint",
-    "SyncBatchNorm": "normalise over groups or layers (GroupNorm, LayerNorm), or over each worker's own batch",
+    "suspend": _RESTART,
+    "sync_batch_norm": "normalise over groups or layers (GroupNorm, LayerNorm), or over each worker's own batch",
 }
 
 

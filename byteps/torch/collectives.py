@@ -129,15 +129,6 @@ def allreduce_async_(
     return push_pull_async_inplace(tensor, average, name, op=op)
 
 
-def grouped_allreduce(
-    tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None, op: str | None = None
-) -> list[torch.Tensor]:
-    """Several sums at once; they travel together anyway."""
-    names = [None if name is None else f"{name}.{index}" for index in range(len(tensors))]
-    handles = [push_pull_async(tensor, average, each, op=op) for tensor, each in zip(tensors, names, strict=True)]
-    return [synchronize(handle) for handle in handles]
-
-
 def _scaled(tensor: torch.Tensor, factor: float, process_set: None = None) -> torch.Tensor:
     """A sum is linear: scaling before it and after it is the same."""
     if process_set is not None:
@@ -273,14 +264,6 @@ def gather_shapes(tensor: torch.Tensor) -> list[int]:
         )
         raise MismatchError(f"allgather: {said}; types, and all dimensions but the first, must be the same")
     return [row[1] for row in table]
-
-
-def reducescatter(
-    tensor: torch.Tensor, op: str = Average, name: str | None = None, process_set: None = None
-) -> torch.Tensor:
-    """This rank's rows of the average or sum; the first ranks get one more where rows do not divide evenly."""
-    total = push_pull(_scaled(tensor, 1.0, process_set), None, name, op=op)
-    return total.tensor_split(current().settings.num_workers)[current().rank]
 
 
 def barrier(process_set: None = None) -> None:

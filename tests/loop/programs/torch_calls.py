@@ -1,5 +1,7 @@
 """byteps.torch's calls, in the forms of the official plug-in and of Horovod; run as every worker."""
 
+import time
+
 import torch
 
 import byteps.torch as bps
@@ -78,7 +80,6 @@ def forms_of_horovod() -> None:
     grouped = bps.grouped_allreduce([mine, values(RANK, 2, 2)], op=bps.Sum, name="group")
     assert torch.equal(grouped[0], total(7))
     assert torch.equal(grouped[1], total(2, 2))
-    assert torch.equal(bps.reducescatter(mine, op=bps.Sum), total(7).tensor_split(SIZE)[RANK])
     refused(lambda: bps.allreduce(mine, op=bps.Adasum), "adasum", "'average' or 'sum'")
     refused(lambda: bps.allreduce(mine, process_set=1), "process sets are not supported")
     refused(lambda: bps.allreduce(mine, average=True, op=bps.Sum), "contradicts")
@@ -91,6 +92,44 @@ def forms_of_horovod() -> None:
     assert scalar.shape == ()
     assert scalar.item() == 3.5 + (SIZE - 1) / 2
     assert bps.allreduce(torch.empty(2, 0)).shape == (2, 0)
+
+
+def groups_of_horovod() -> None:
+    shapes = [(7,), (5, 2), (2, 0)]
+    mine = [values(RANK, *shape) for shape in shapes]
+    want = [total(*shape) for shape in shapes]
+    rows = [each.tensor_split(SIZE)[RANK] for each in want]
+
+    def same(got: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
+        assert len(got) == len(wanted)
+        assert all(torch.equal(*pair) for pair in zip(got, wanted, strict=True))
+
+    small = [torch.arange(5.0) + RANK, torch.full((2, 2), 1.0 + RANK)]
+    halves = bps.grouped_allreduce(small, None, "16", bps.Compression.fp16, bps.Sum)
+    same(halves, [sum(torch.arange(5.0) + r for r in range(SIZE)), torch.full((2, 2), SIZE * (SIZE + 1) / 2)])
+    handle = bps.grouped_allreduce_async(mine, None, "a", bps.Sum, 0.5, 4.0)
+    same(bps.synchronize(handle), [2 * each for each in want])
+    assert bps.poll(handle)
+    places = [each.clone() for each in mine]
+    assert all(got is place for got, place in zip(bps.grouped_allreduce_(places, op=bps.Sum), places, strict=True))
+    same(places, want)
+    bps.synchronize(bps.grouped_allreduce_async_(places, op=bps.Average, name="c"))
+    same(places, want)
+    leaf = values(RANK, 3).requires_grad_()
+    bps.grouped_allreduce([leaf], op=bps.Sum)[0].sum().backward()
+    assert torch.equal(leaf.grad, torch.full((3,), float(SIZE)))
+
+    own = torch.full((RANK + 1, 2), float(RANK))
+    everything = torch.cat([torch.full((rank + 1, 2), float(rank)) for rank in range(SIZE)])
+    same(bps.grouped_allgather([own, own], "g"), [everything] * 2)
+    same(bps.synchronize(bps.grouped_allgather_async([own, own])), [everything] * 2)
+
+    same([bps.reducescatter(mine[0], "r", bps.Compression.none, bps.Sum)], rows[:1])
+    same([bps.reducescatter(mine[1], op=bps.Sum, prescale_factor=2.0)], [2 * rows[1]])
+    same([bps.synchronize(bps.reducescatter_async(each, None, bps.Sum)) for each in mine], rows)
+    same(bps.grouped_reducescatter(mine, op=bps.Sum), rows)
+    same(bps.synchronize(bps.grouped_reducescatter_async(mine, "s", bps.Sum)), rows)
+    refused(lambda: bps.reducescatter(torch.tensor(1.0)), "a scalar has none")
 
 
 def gradients_flow_through_sums() -> None:
@@ -149,9 +188,14 @@ def gathers() -> None:
 
 forms_of_the_official_plug_in()
 forms_of_horovod()
+groups_of_horovod()
 gradients_flow_through_sums()
 broadcasts_are_exact_to_the_bit()
 gathers()
 bps.shutdown()
 assert not bps.is_initialized()
+if SIZE > 1:  # alone, nobody is left
+    left = time.monotonic()
+    refused(bps.init, "this process has left the job of scheduler 127.0.0.1:", "call shutdown() once, at the end")
+    assert time.monotonic() - left < 1
 print("right", flush=True)
