@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from byteps.assign import Shares
+from byteps.expected import expected
 from byteps.wire import MAX_PARTITION_NBYTES
 
 SHARES_TOLERANCE = 1e-6  # of their sum; people round
@@ -87,8 +88,10 @@ def parse_plan(text: str | bytes, source: str) -> Plan:
     """The plan that a JSON text describes; `source` names the text in errors, which also name key and value."""
     try:
         return msgspec.json.decode(text, type=Plan)
-    except msgspec.DecodeError as error:  # also not JSON at all
-        raise ValueError(f"{source}: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{source}: {error}{expected(error, Plan)}") from error
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{source}: {error}; a plan is JSON, as `byteps plan` writes it") from error
 
 
 def load_plan(path: str | Path) -> Plan:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from byteps import programme
 from byteps.cluster import Cluster, Machine
-from byteps.machine import preset
+from byteps.machine_file import preset
 from byteps.programme import Limits
 from experiments import analysis, paper
 from experiments.analysis import Loaded

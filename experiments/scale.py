@@ -1,6 +1,6 @@
 """Training on clusters like the paper's: what its jobs, machines and systems are to `byteps.predict`.
 
-    machine     a preset of `byteps.machine`, or "one-gpu": nothing but the NIC costs time
+    machine     a preset of `byteps.machine_file`, or "one-gpu": nothing but the NIC costs time
     local       how BytePS sums inside a machine: "rule" (the paper's), "planned" (ours), "strawman", or the GPUs that
                 hand the sum to the CPU: "root=all", "root=2,3"
 

@@ -5,7 +5,8 @@ The formats are told apart by content, since people save them under any name.
 
 from pathlib import Path
 
-from byteps.machine import PRESETS, Topology, parse_machine, preset
+from byteps.machine import PRESETS, Topology
+from byteps.machine_file import parse_machine, preset
 from byteps.topology.nccl_xml import parse_nccl_xml
 from byteps.topology.nvidia_smi import looks_like_matrix, parse_matrix
 

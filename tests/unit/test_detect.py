@@ -5,7 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from byteps.cli import app
-from byteps.machine import PRESETS, parse_machine, preset
+from byteps.machine import PRESETS
+from byteps.machine_file import parse_machine, preset
 from byteps.topology import detect as detection
 from byteps.topology import load_topology
 from byteps.topology.detect import detect

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from insides import GBIT, machine, machines
 
 from byteps import planner
-from byteps.machine import Link, Node, preset
+from byteps.machine import Link, Node
+from byteps.machine_file import preset
 from byteps.planner import choose, fastest_mixture, simulated_seconds
 from byteps.strategy import brute_force, cpu_assisted, reduce_broadcast, rule, traffic
 from byteps.topology import load_topology

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from insides import machine, machines
 
 from byteps.assign import paper_shares
-from byteps.machine import preset
+from byteps.machine_file import preset
 from byteps.strategy import (
     brute_force,
     chained,

@@ -3,7 +3,7 @@ from collections import defaultdict
 import pytest
 from insides import machine
 
-from byteps.machine import preset
+from byteps.machine_file import preset
 from byteps.strategy import hierarchical_loads, ring_loads, rule, traffic
 
 PCIE, NVLINK = preset("pcie-only"), preset("nvlink")

@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from byteps.machine import PRESETS, preset
+from byteps.machine import PRESETS
+from byteps.machine_file import preset
 from byteps.topology import load_topology, parse_topology
 from byteps.topology.nccl_xml import parse_nccl_xml, pcie_bytes_per_s
 from byteps.topology.nvidia_smi import parse_matrix
