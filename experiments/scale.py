@@ -15,7 +15,7 @@ Pure except for files of workloads, machines and the paper's numbers.
 from dataclasses import dataclass, replace
 from functools import cache
 
-from byteps import machine, planner, predict, strategy
+from byteps import machine_file, planner, predict, strategy
 from byteps.assign import paper_shares
 from byteps.flowsim import Outcome
 from byteps.machine import Topology
@@ -54,7 +54,7 @@ def training(workload: Workload, *, overlap_forward: bool) -> Job:
 
 @cache
 def _preset(name: str) -> Topology:
-    return machine.preset(name)
+    return machine_file.preset(name)
 
 
 @dataclass(frozen=True, kw_only=True)

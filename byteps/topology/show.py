@@ -34,7 +34,7 @@ def as_text(topology: Topology) -> str:
 
 
 def as_toml(topology: Topology) -> str:
-    """What `machine.parse_machine` reads as the same; rates that are unknown are there to be filled in."""
+    """What `machine_file.parse_machine` reads as the same; rates that are unknown are there to be filled in."""
     rate = {node.name: node.bytes_per_s for node in topology.nodes}
     nvlinks = [link for link in topology.links if link.kind == "nvlink"]
     lines = [f"# warning: {warning}" for warning in topology.warnings]

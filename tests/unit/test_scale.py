@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from byteps import machine, strategy, theory
+from byteps import machine_file, strategy, theory
 from byteps.predict import Gradient, Job, transfer
 from experiments import paper, scale, systems, workloads
 from experiments.scale import Site
@@ -103,7 +103,7 @@ def test_one_machine_uses_no_network_and_all_systems_sum_alike() -> None:
 
 
 def test_ways_inside_a_machine_are_named() -> None:
-    nvlink = machine.preset("nvlink")
+    nvlink = machine_file.preset("nvlink")
     assert site().plan("rule") == strategy.rule(nvlink)
     assert site().plan("strawman") == strategy.strawman(nvlink)
     assert site().plan("root=all").roots == nvlink.gpus
