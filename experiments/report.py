@@ -94,6 +94,10 @@ token bucket of the emulated NIC in shares of M, and how many partitions each su
 not recorded, or does not apply."""
 
 
+ON_HOSTS = """\
+Records that `--cluster` left. They are never joined with those of the emulated cluster of this machine; figures of them
+alone are in `results/cluster/report.html`. What was said of their NICs and hardware stands above, under what was not
+run."""
 Find = Callable[[str], list[Block]]
 
 
@@ -118,6 +122,19 @@ def _sections(loaded: Sequence[Loaded], picture: Find) -> list[Block]:
         blocks += paragraphs(absent_text(absent(one)))
         blocks += [block for wanted in pictures for block in picture(wanted)]
     return blocks
+
+
+def _on_hosts(of_hosts: Sequence[Loaded]) -> list[Block]:
+    """What ran on the hosts of a cluster, apart from what is emulated here; its figures are in a report of its own."""
+    titles = {name: (title, tabulate) for name, title, tabulate, _ in SECTIONS}
+    blocks: list[Block] = []
+    for one in of_hosts:
+        if one.experiment in titles:
+            title, tabulate = titles[one.experiment]
+            found = tabulate(one)
+            blocks += [Heading(title=f"{title}, on hosts", level=3), Paragraph(text=f"{one.records[-1].case.site}.")]
+            blocks += [found] if isinstance(found, Table) else found
+    return [Heading(title="On the hosts of a cluster"), *paragraphs(ON_HOSTS), *blocks] if blocks else []
 
 
 def _fairness(loaded: Sequence[Loaded]) -> list[Block]:
@@ -148,34 +165,41 @@ def compose(
     """The report and the verdicts in it; `figures` is where its pictures are, `results`/figures if it is left out."""
     loaded = [load(results, name, sources=sources) for name in (*experiments(), *simulated_only())]
     picture = partial(_picture, figures or results / "figures")
+    of_hosts = [load(results, name, sources=("cluster",)) for name in experiments()] if "raw" in sources else []
+    of_hosts = [one for one in of_hosts if one.records]
     claims = load_claims(CLAIMS)
     verdicts = judge_all(claims, loaded)
-    emulated = [one for one in loaded if any(record.provenance == "emulated" for record in one.records)]
+    on_nics = [one for one in loaded if any(record.case.nic_bytes_per_s for record in one.records)]
+    again = measured_again(claims, of_hosts or loaded)
     blocks: list[Block] = [Paragraph(text=environment.summary(verdicts, loaded))]
-    blocks += [Heading(title="Claims"), *paragraphs(CLAIMED), claims_table(verdicts, measured_again(claims, loaded))]
+    blocks += [Heading(title="Claims"), *paragraphs(CLAIMED), claims_table(verdicts, again)]
     blocks += _titled("Contenders: versions and knobs", "", launches.contenders(loaded))
-    blocks += [Heading(title="What was not run, and why"), *environment.not_run(loaded, verdicts)]
-    blocks += [Heading(title="Where the records come from"), environment.setting(loaded)]
+    blocks += [Heading(title="What was not run, and why"), *environment.not_run([*loaded, *of_hosts], verdicts)]
+    blocks += [Heading(title="Where the records come from"), environment.setting([*loaded, *of_hosts])]
+    blocks += _on_hosts(of_hosts)
     blocks += _sections(loaded, picture)
     blocks += [Heading(title="Figures of theory"), *paragraphs(THEORY)]
     blocks += [block for name in COMPUTED for block in picture(name)]
     blocks += errors.section(loaded, picture)
-    versus = [one for one in emulated if one.experiment in VERSUS]
+    versus = [one for one in on_nics if one.experiment in VERSUS]
     blocks += _titled("BytePS against its opponents", COMPARISON, replays.against_opponents(versus))
     blocks += _fairness(loaded)
-    for one in emulated:
+    for one in on_nics:
         if one.experiment == "fig12":
             blocks += _titled("What it costs", "", launches.cost(one))
-    blocks += _titled("Link calibration", CALIBRATED, launches.calibration(loaded))
+    blocks += _titled("Link calibration", CALIBRATED, launches.calibration([*loaded, *of_hosts]))
     worst = "Worst of all launches, repeated ones included."
-    blocks += _titled("Was the machine fast enough?", worst, launches.fidelity(emulated))
-    blocks += _titled("How far from a real cluster?", GROUPS, launches.dimensionless(emulated))
+    blocks += _titled("Was the machine fast enough?", worst, launches.fidelity(on_nics))
+    blocks += _titled("How far from a real cluster?", GROUPS, launches.dimensionless(on_nics))
     blocks += bench.report_blocks(results, sources)
-    problems = environment.problems(loaded)
+    problems = environment.problems([*loaded, *of_hosts])
     blocks += [Heading(title="Launches that were not used, and other trouble")]
     blocks += [Items(lines=tuple(problems)) if problems else Paragraph(text="None.")]
-    blocks += [Heading(title="What this is evidence for"), *paragraphs(scope(emulated))]
-    blocks += [Heading(title="Environment"), environment.machines(loaded) or Paragraph(text="No records.")]
+    blocks += [Heading(title="What this is evidence for"), *paragraphs(scope(on_nics))]
+    blocks += [
+        Heading(title="Environment"),
+        environment.machines([*loaded, *of_hosts]) or Paragraph(text="No records."),
+    ]
     return Document(title="Report", blocks=tuple(blocks)), verdicts
 
 

@@ -13,6 +13,7 @@ from baselines.launch import ROOT
 from experiments import agenda
 from experiments.analysis import NOT_RUN, Loaded, absent, attempted, of_this_code
 from experiments.claims import NO_RECORD, Claim, Verdict, judge
+from experiments.cluster import BEYOND_KNEE
 from experiments.document import Table
 from experiments.metrics import METRICS, OF_ATTEMPTS
 from experiments.progress import outcome_text
@@ -27,7 +28,8 @@ NOT_PREDICTED = "no verified launch of a case that was simulated before"
 def claim_records(claim: Claim, loaded: Iterable[Loaded]) -> list[Record]:
     """The records that a claim speaks of: the newest of each case, or every one of the same code for `OF_ATTEMPTS`.
 
-    Of simulations it is every one: some claims ask which were there first.
+    Of simulations it is every one: some claims ask which were there first.  Where NICs were faster than the software,
+    nothing follows from a record.
     """
     return [
         one
@@ -37,6 +39,7 @@ def claim_records(claim: Claim, loaded: Iterable[Loaded]) -> list[Record]:
             *experiment.simulated,
         )
         if one.provenance in (claim.provenance, claim.against)
+        and BEYOND_KNEE not in one.facts
         and (not claim.experiments or one.case.experiment in claim.experiments)
         and claim.n in (0, one.case.n)
         and claim.nbytes in (0, one.case.nbytes)

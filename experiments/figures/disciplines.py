@@ -19,7 +19,7 @@ from byteps.lowering import Discipline
 from byteps.units import format_rate, parse_nbytes
 from experiments.analysis import Loaded, attempted, frame
 from experiments.figures.series import Gap, draw, gaps_text, mark_gaps, times
-from experiments.figures.sheet import PAGE, Sheet, absent_entries, launches_text, sheet, source_text, theory_line
+from experiments.figures.sheet import PAGE, Sheet, absent_entries, kind, launches_text, sheet, source_text, theory_line
 from experiments.figures.simulated import SIMULATED, simulated_style
 from experiments.lines import LineStyle, line_of
 from experiments.record import Record
@@ -125,9 +125,9 @@ def _mib(nbytes: float) -> str:
 
 def _setting(table: pd.DataFrame, loaded: Loaded) -> str:
     if table.empty:
-        return f"Emulated: {source_text(loaded)}."
+        return f"{kind(table)}: {source_text(loaded)}."
     rate = format_rate(float(table["nic_bytes_per_s"].iloc[0]))
     return (
-        f"Emulated: BytePS, NICs of {rate}, {source_text(loaded)}. Points: median over launches "
+        f"{kind(table)}: BytePS, NICs of {rate}, {source_text(loaded)}. Points: median over launches "
         f"({launches_text(table, ['k', 'credit_bytes'])}), bars: their range."
     )

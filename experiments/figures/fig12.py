@@ -13,6 +13,7 @@ from experiments.figures.series import gaps_text, mark_gaps
 from experiments.figures.sheet import (
     Sheet,
     absent_entries,
+    kind,
     launches_text,
     paper_points,
     sheet,
@@ -70,10 +71,10 @@ def fig12_goodput(loaded: Loaded, folder: Path) -> list[Path]:
         not_run = absent_entries(loaded, legend)
         axes.set(ylabel="goodput / NIC goodput", ylim=(0, 1.05))
         finish_axis(axes, ks)
-        emulated = f"Emulated: {source_text(loaded)}."
+        emulated = f"{kind(table)}: {source_text(loaded)}."
         if not table.empty:
             emulated = (
-                f"Emulated: {n} GPU machines, {format_nbytes(int(table['nbytes'].max()))} per worker"
+                f"{kind(table)}: {n} GPU machines, {format_nbytes(int(table['nbytes'].max()))} per worker"
                 f"{' (less where the legend says so)' if notes else ''}, NICs of "
                 f"{format_rate(float(table['nic_bytes_per_s'].iloc[0]))}, {source_text(loaded)}."
             )

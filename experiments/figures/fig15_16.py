@@ -17,6 +17,7 @@ from experiments.figures.sheet import (
     Legend,
     Sheet,
     absent_entries,
+    kind,
     launches_text,
     linear_scaling,
     paper_points,
@@ -70,7 +71,7 @@ def fig15_16_models(loaded: Loaded, folder: Path) -> list[Path]:
         not_run = absent_entries(loaded, legend)
         caption = [
             "Throughput over linear scaling: computation (backward and forward pass) / time of an iteration.",
-            f"Emulated: {replay_text(table)}; {source_text(loaded)}. Points: median over launches "
+            f"{kind(table)}: {replay_text(table)}; {source_text(loaded)}. Points: median over launches "
             f"({launches_text(table, ['workload', 'line', 'n', 'k'])}), bars: their range.",
             gaps_text(gaps),
             not_run,

@@ -14,6 +14,7 @@ from experiments.figures.sheet import (
     PAPER_SECOND_MARK,
     Sheet,
     absent_entries,
+    kind,
     launches_text,
     linear_scaling,
     paper_points,
@@ -45,7 +46,7 @@ def fig4_vgg16(loaded: Loaded, folder: Path) -> list[Path]:
         caption = [
             "Images per second over what the machines would do if they never waited: computation (backward and forward "
             "pass) / time of an iteration. What makes no use of CPU machines stands at 'any k'.",
-            f"Emulated: {replay_text(table)}; {source_text(loaded)}. Points: median over launches "
+            f"{kind(table)}: {replay_text(table)}; {source_text(loaded)}. Points: median over launches "
             f"({launches_text(table, ['line', 'k'])}), bars: their range.",
             gaps_text(gaps),
             not_run,
@@ -86,7 +87,7 @@ def fig4_simulated(loaded: Loaded, folder: Path) -> list[Path]:
             "Images per second over what the GPUs would do if they never waited. What makes no use of CPU machines "
             "stands at 'any k'.",
             simulated_text(loaded, "on machines with NVLink whose NICs carry 90 Gbit/s."),
-            "" if table.empty else f"Emulated: {replay_text(table)}; {source_text(loaded)}.",
+            "" if table.empty else f"{kind(table)}: {replay_text(table)}; {source_text(loaded)}.",
             gaps_text(gaps),
             f"Crosses: {published.citation}, read from the published figure.",
         ]

@@ -33,8 +33,8 @@ def fig9b_adder(loaded: Loaded, folder: Path) -> list[Path]:
         _paper_marks(axes, legend, published)
         for rate in NIC_GBPS:
             axes.axhline(rate, color=THEORY_COLOUR, linewidth=0.7, linestyle="--")
-            axes.text(-0.47, rate, f"{rate} Gbit/s NIC", fontsize=7, ha="left", va="bottom", color=THEORY_COLOUR)
-        axes.set(ylabel="Gbit/s of gradients", yscale="log", ylim=(1, 500), xlim=(-0.5, 2.5))
+            axes.text(-0.92, rate, f"{rate} Gbit/s NIC", fontsize=7, ha="left", va="bottom", color=THEORY_COLOUR)
+        axes.set(ylabel="Gbit/s of gradients", yscale="log", ylim=(1, 500), xlim=(-0.95, 2.5))
         axes.set_xticks(range(len(TYPES)), TYPES)
         log_axis(axes.yaxis)
         axes.grid(axis="x", visible=False)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from experiments import paper
 from experiments.analysis import Loaded, absent, absent_text, attempted, frame
-from experiments.figures.sheet import PAGE, launches_text, replay_text, sheet, source_text
+from experiments.figures.sheet import PAGE, kind, launches_text, replay_text, sheet, source_text
 from experiments.gain import AS_IT_IS, ONE_BY_ONE, ORDERS, SCHEDULED, SUMS, Decomposition, decompose
 
 _COLUMNS = 3
@@ -35,7 +35,7 @@ def gain_steps(loaded: Loaded, folder: Path) -> list[Path]:
             "MXNet's servers beside the workers; split: BytePS.",
             "Fused: buckets; scheduled: partitions by priority, bounded bytes in flight: a scheduler of ours around "
             "the calls of ring and PS, BytePS's own for split. As it is: with its own fusion or order.",
-            f"Emulated: {replay_text(table)}; {source_text(loaded)}. Medians over launches "
+            f"{kind(table)}: {replay_text(table)}; {source_text(loaded)}. Medians over launches "
             f"({launches_text(table, ['workload', 'line'])}).",
             absent_text(absent(loaded)),
         ]

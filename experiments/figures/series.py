@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.analysis import NOT_RUN
-from experiments.figures.sheet import Legend, mark_style
+from experiments.figures.sheet import Legend, kind, mark_style
 from experiments.lines import Line
 
 EMULATED = "Emulated"
@@ -57,7 +57,6 @@ def draw(
     words: Callable[[float], str] = str,
     joined: bool = True,
     note: str = "",
-    section: str = EMULATED,
 ) -> list[Gap]:
     """All launches of one line, usable or not; returns its gaps.  `note` is added to its name in the legend.
 
@@ -75,7 +74,7 @@ def draw(
         for part in [[value] for value in sorted(some[x].unique())] if apart else _unbroken(rows, some, x):
             _points(axes, some[some[x].isin(part)], look, x, y, place, hollow=hollow, say_once=not once)
         suffix = note + (", CPU-bound" if hollow else "") + (", n=1" if once else "")
-        legend.line(section, look, note=suffix, hollow=hollow)
+        legend.line(kind(rows), look, note=suffix, hollow=hollow)
     return [
         Gap(label=look.label, colour=look.colour, x=place(float(value)), at=words(value), reason=reason(gap))
         for value, gap in left[~left[x].isin(bound[x])].groupby(x)

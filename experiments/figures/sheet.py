@@ -38,7 +38,7 @@ COLUMN, PAGE = 3.3, 7.0  # inches: the widths of a column and of a page of a pap
 SMALL = 7  # points: nothing is smaller
 _LEGEND_COLUMN_INCHES = 1.6  # at least
 _CHARACTERS_PER_INCH = 19.0  # of the legend's font
-_CHARACTERS_PER_PANEL_INCH = 11.0  # of its height, axis and title included
+_CHARACTERS_PER_PANEL_INCH = 13.0  # of its height, axis and title included
 _HANDLE_INCHES = 0.4  # beside a label
 _LINE_INCHES = 0.135  # of the legend
 
@@ -225,8 +225,15 @@ def log_axis(axis: Axis) -> None:
 def source_text(loaded: Loaded) -> str:
     if loaded.source == "none":
         return "no records yet: run `python -m experiments run`"
+    if loaded.source == "cluster":
+        return f"on hosts of a cluster ({loaded.records[-1].case.site}), tier {loaded.tier}"
     where = "committed reference run" if loaded.source == "reference" else "this machine's run"
     return f"{where}, tier {loaded.tier}"
+
+
+def kind(table: pd.DataFrame) -> str:
+    """What launches are evidence from: an emulated cluster, or a real one; never both in one figure."""
+    return "Measured" if len(table) and (table["provenance"] == "measured").all() else "Emulated"
 
 
 def launches_text(table: pd.DataFrame, by: Sequence[str]) -> str:

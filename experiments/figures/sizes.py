@@ -22,6 +22,7 @@ from experiments.figures.sheet import (
     THEORY_COLOUR,
     Sheet,
     absent_entries,
+    kind,
     launches_text,
     log_axis,
     sheet,
@@ -161,11 +162,11 @@ def sizes_counts(loaded: Loaded, folder: Path) -> list[Path]:
 
 def _setting(table: pd.DataFrame, loaded: Loaded) -> str:
     if table.empty:
-        return f"Emulated: {source_text(loaded)}."
+        return f"{kind(table)}: {source_text(loaded)}."
     rate, n = float(table["nic_bytes_per_s"].iloc[0]), int(table["n"].max())
     ks = sorted(set(table["k"]))
     launches = launches_text(table, ["workload", "line", "k", "nbytes"])
     return (
-        f"Emulated: {n} GPU machines, k = {', '.join(map(str, ks))}, NICs of {format_rate(rate)}; "
+        f"{kind(table)}: {n} GPU machines, k = {', '.join(map(str, ks))}, NICs of {format_rate(rate)}; "
         f"{source_text(loaded)}. Points: median over launches ({launches}), bars: their range."
     )

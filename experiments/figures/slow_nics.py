@@ -12,6 +12,7 @@ from experiments.figures.sheet import (
     PAGE,
     THEORY_COLOUR,
     absent_entries,
+    kind,
     launches_text,
     linear_scaling,
     replay_text,
@@ -55,7 +56,7 @@ def slow_nics(loaded: Loaded, folder: Path) -> list[Path]:
             axes.axvline(edge, color=THEORY_COLOUR, linewidth=0.3)
         caption = [
             "Throughput over linear scaling: computation (backward and forward pass) / time of an iteration.",
-            f"Emulated: {replay_text(table)}; {source_text(loaded)}. Points: median over launches "
+            f"{kind(table)}: {replay_text(table)}; {source_text(loaded)}. Points: median over launches "
             f"({launches_text(table, ['workload', 'line', 'n', 'k'])}), bars: their range.",
             gaps_text(gaps),
             not_run,

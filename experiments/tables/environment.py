@@ -7,13 +7,19 @@ from collections.abc import Sequence
 import msgspec
 
 from byteps.units import format_nbytes, format_rate
-from experiments import agenda
-from experiments.analysis import Loaded, absent, absent_text, attempted
+from experiments import agenda, cluster
+from experiments.analysis import Loaded, Source, absent, absent_text, attempted
 from experiments.claims import Verdict
 from experiments.document import Block, Items, Paragraph, Table
 from experiments.progress import outcome_text
 from experiments.record import Record, latest
 from experiments.tables.markdown import table
+
+WHERE: dict[Source, str] = {
+    "raw": "this machine's run",
+    "reference": "committed reference run",
+    "cluster": "hosts of a cluster",
+}
 
 
 def summary(verdicts: Sequence[Verdict], loaded: Sequence[Loaded]) -> str:
@@ -45,13 +51,8 @@ def not_run(loaded: Sequence[Loaded], verdicts: Sequence[Verdict]) -> list[Block
         for one in verdicts
         if one.word == "not testable here"
     ]
-    lines += remarks([record for one in loaded for record in one.records])
+    lines += cluster.remarks([record for one in loaded for record in one.records])
     return [Items(lines=tuple(lines))] if lines else [Paragraph(text="Everything was run.")]
-
-
-def remarks(records: Sequence[Record]) -> list[str]:
-    """What must be said of clusters: NICs that are faster than the software, code that never met the hardware."""
-    return []
 
 
 def problems(loaded: Sequence[Loaded]) -> list[str]:
@@ -74,7 +75,7 @@ def setting(loaded: Sequence[Loaded]) -> Table:
     """The records of every experiment: which run, where, on which NICs, by which code."""
     rows = []
     for one in loaded:
-        where = "committed reference run" if one.source == "reference" else "this machine's run"
+        where = WHERE.get(one.source, "")
         kinds = [(one.tier, where, one.records), ("-", "simulated", latest(one.simulated))]
         rows += [(one.experiment, *_setting_cells(*kind)) for kind in kinds if kind[2]]
         if not one.records and not one.simulated:
