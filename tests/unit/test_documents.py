@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ARTIFACT = ROOT / "docs" / "ARTIFACT.md"
 FOLDERS = ("byteps", "baselines", "experiments", "scripts", "tests", "docs", "examples", "results")
-# Made by a run, not committed.
-MADE = ("results/raw", "results/figures", "results/REPORT.md", "results/smoke")
+# Made by runs, not committed.
+RUNS = ("results/raw", "results/figures", "results/smoke", "results/cluster")
+MADE = (*RUNS, "results/REPORT.md", "results/report.html")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
