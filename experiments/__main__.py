@@ -18,9 +18,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from byteps.errors import BytePSError
+from experiments import join
 from experiments.spec import TIERS, SpecError, Tier
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(join.app, name="join")
 OnOption = Annotated[
     str,
     typer.Option(
@@ -43,10 +45,12 @@ def _fail(text: object) -> NoReturn:
 
 
 def _tier(text: str) -> Tier:
-    for tier in TIERS:
-        if text == tier:
-            return tier
-    _fail(f"tier {text!r}: use one of {', '.join(TIERS)}")
+    from experiments import agenda
+
+    try:
+        return agenda.parse_tier(text)
+    except agenda.RunError as error:
+        _fail(error)
 
 
 def _terminate(_signal: int, _frame: object) -> NoReturn:

@@ -21,6 +21,14 @@ class RunError(RuntimeError):
     """The experiment cannot run here; the text says what to do."""
 
 
+def parse_tier(text: str) -> spec.Tier:
+    """RunError for a word that is none."""
+    for tier in spec.TIERS:
+        if text == tier:
+            return tier
+    raise RunError(f"tier {text!r}: use one of {', '.join(spec.TIERS)}")
+
+
 def experiments() -> dict[str, Path]:
     """All experiments that run here, by name."""
     return {path.stem: path for path in sorted(CASES.glob("*.toml")) if not path.stem.endswith(".sim")}
