@@ -40,7 +40,8 @@ def _undo(device: str) -> list[str]:
         return ["qdisc", "del", "dev", device, "root"]
     if root["kind"] == "tbf" and set(root["options"]) == {"rate", "burst", "lat"}:
         before = root["options"]
-        bucket = f"rate {before['rate'] * 8}bit burst {before['burst']} latency {before['lat']}us"
+        burst = before["burst"] + round(before["rate"] * 1e-6)  # the kernel keeps whole microseconds, rounded down
+        bucket = f"rate {before['rate'] * 8}bit burst {burst} latency {before['lat']}us"
         return ["qdisc", "replace", "dev", device, "root", "tbf", *bucket.split()]
     raise CapError(
         f"{device} has a queue discipline of its own, {root['kind']} {root['handle']}, which a cap would destroy; "

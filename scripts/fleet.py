@@ -186,16 +186,17 @@ class Fleet:
         """All NICs of the hosts that are left.  The lab's thresholds hold for an emulated site alone: a real network
         may be shared or unequal, so there the result passes when every flow reaches half of what was stated.
         """
+        names = self._two_at_least()
         return calibrate.measure(
             self.popen,
-            {name: self.address(name) for name in self._agents.names},
-            {name: self._rate(self._hosts[name]) for name in self._agents.names},
+            {name: self.address(name) for name in names},
+            {name: self._rate(self._hosts[name]) for name in names},
             seconds=seconds,
             bounds=calibrate.MEASURED if self.provenance == "measured" else calibrate.EMULATED,
         )
 
     def one_way_seconds(self) -> float:
-        near, far = self._agents.names[:2]
+        near, far = self._two_at_least()[:2]
         return latency.between(self.popen, near, far, self.address(far))
 
     def facts(self) -> dict[str, str]:
@@ -218,6 +219,12 @@ class Fleet:
     def uncap(self) -> None:
         self._agents.ask_all("uncap")
         self._cap_bytes_per_s = 0.0
+
+    def _two_at_least(self) -> tuple[str, ...]:
+        if len(names := self.names) < 2:
+            lost = "; ".join(f"lost host {host}: {reason}" for host, reason in self.lost.items())
+            raise LabError(f"links can only be measured between 2 hosts, here is {', '.join(names) or 'none'}; {lost}")
+        return names
 
     def _rate(self, host: HostLike) -> float:
         """Bytes per second of the host's first NIC, which has its address."""

@@ -1,23 +1,25 @@
 """What a host says about itself: its parts, its NICs and their counters, its processes' time.  Linux only."""
 
 import contextlib
+import fcntl
 import ipaddress
 import os
 import platform
 import shutil
+import socket
+import struct
 import subprocess
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from byteps.handshake import resolve
 from byteps.interfaces import interface_addresses
 from byteps.version import VERSION
 
 _TOOL_SECONDS = 20.0
-_NICS = Path("/sys/class/net")
+_SIOCGIFMTU = 0x8921
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-# in the order of `scripts.netns.Counters`, without those that only an emulated switch can know
-COUNTERS = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets")
 
 
 class NoSuchNic(ValueError):
@@ -27,7 +29,7 @@ class NoSuchNic(ValueError):
 def nics(interfaces: Sequence[str], address: str) -> tuple[str, ...]:
     """Names of the NICs that are meant by names or networks; without any, the one with this address."""
     here = interface_addresses()
-    return tuple(_nic(one, here) for one in interfaces or [f"{address}/32"])
+    return tuple(_nic(one, here) for one in interfaces or [resolve(address, 0)[1][0]])
 
 
 def _nic(meant: str, here: dict[str, str]) -> str:
@@ -43,11 +45,20 @@ def _nic(meant: str, here: dict[str, str]) -> str:
 
 
 def counters(names: Iterable[str]) -> dict[str, int]:
-    """What passed these NICs since boot, in sum."""
-    folders = [_NICS / name / "statistics" for name in names]
-    seen = {key: sum(int((folder / key).read_text()) for folder in folders) for key in COUNTERS}
-    dropped = sum(int((folder / f"{way}_dropped").read_text()) for folder in folders for way in ("tx", "rx"))
-    return seen | {"dropped_packets": dropped}
+    """What passed these NICs since boot, in sum, by the names of `scripts.netns.Counters` but for those of the wire.
+
+    From /proc/net, since /sys may be mounted for another network namespace than this process is in.
+    """
+    seen = dict.fromkeys(("tx_bytes", "rx_bytes", "tx_packets", "rx_packets", "dropped_packets"), 0)
+    rows = (line.partition(":") for line in Path("/proc/net/dev").read_text().splitlines()[2:])
+    numbers = {name.strip(): [int(number) for number in row.split()] for name, _, row in rows}
+    for name in names:
+        received, sent = numbers[name][:8], numbers[name][8:]  # each: bytes, packets, errors, dropped, ...
+        for way, counted in (("rx", received), ("tx", sent)):
+            seen[f"{way}_bytes"] += counted[0]
+            seen[f"{way}_packets"] += counted[1]
+            seen["dropped_packets"] += counted[3]
+    return seen
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
@@ -70,12 +81,18 @@ def facts(names: Sequence[str]) -> dict[str, str]:
         "python": platform.python_version(),
         "byteps": VERSION,
         "congestion control": _text(Path("/proc/sys/net/ipv4/tcp_congestion_control")),
-        "mtu": ", ".join(_text(_NICS / name / "mtu") for name in names),
+        "mtu": ", ".join(str(_mtu(name)) for name in names),
         "gpus": _gpus(),
     }
     with contextlib.suppress(metadata.PackageNotFoundError):
         found["torch"] = metadata.version("torch")
     return {key: value for key, value in found.items() if value}
+
+
+def _mtu(nic: str) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        answer = fcntl.ioctl(sock.fileno(), _SIOCGIFMTU, struct.pack("16si", nic.encode()[:15], 0))
+    return int(struct.unpack("16si", answer)[1])
 
 
 def _cpu_model() -> str:

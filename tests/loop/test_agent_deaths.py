@@ -72,6 +72,8 @@ def test_an_agent_that_is_killed_takes_everything_with_it_and_the_fleet_names_it
         assert one.names == ("gpu1",)
         assert one.popen("gpu1", [PYTHON, "-c", "pass"]).wait(timeout=PATIENCE_SECONDS) == 0
         assert list(one.all_counters()) == ["gpu1"]
+        with pytest.raises(LabError, match="between 2 hosts, here is gpu1; lost host gpu0"):
+            one.calibrate(0.1)
         assert one.end_orphans() == 1
 
 
