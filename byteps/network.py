@@ -66,6 +66,31 @@ def star(rates: Sequence[float]) -> Network:
     )
 
 
+def racks(rates: Sequence[float], rack_of: Sequence[int], uplinks: Sequence[float]) -> Network:
+    """A star whose hosts stand in racks, each with one uplink of these bytes/s each way; rack -1: beside all racks."""
+    flat, n, count = star(rates), len(rates), len(uplinks)
+    if len(rack_of) != n or min(rack_of) < -1 or max(rack_of) >= count:
+        raise ValueError(
+            f"racks {list(rack_of)[:4]}... for {n} hosts and {count} uplinks; give one of -1 to {count - 1} each"
+        )
+    rack = np.asarray(rack_of)
+
+    def ways(src: Indices, dst: Indices) -> Indices:
+        leaves = rack[src] != rack[dst]
+        up = np.where(leaves & (rack[src] >= 0), 2 * n + rack[src], NOWHERE)
+        down = np.where(leaves & (rack[dst] >= 0), 2 * n + count + rack[dst], NOWHERE)
+        return np.stack([src, up, down, n + dst], axis=1)
+
+    return Network(
+        name="racks",
+        num_hosts=n,
+        rates=np.concatenate([flat.rates, np.tile(np.asarray(uplinks, float), 2)]),
+        link_names=(*flat.link_names, *(f"r{i}.{way}" for way in ("up", "down") for i in range(count))),
+        ways=ways,
+        num_switches=1 + count,
+    )
+
+
 def fat_tree(ports: int, rate: float, *, seed: int = 0) -> Network:
     """All links of one rate.  `seed` is that of ECMP's hash; a flow, that is a pair of hosts, keeps its path."""
     if ports < 2 or ports % 2:

@@ -16,29 +16,39 @@ from byteps.cluster import Cluster
 from byteps.schedule import Floats, Indices, Round, Schedule
 
 
-def served(name: str, num_workers: int, num_nodes: int, owners: Sequence[int], shares: Floats) -> Schedule:
-    """Every worker sends every chunk to its owner, and gets the sum from there."""
-    owner = np.asarray(owners, dtype=np.intp)
-    pushes = _from_all(num_workers, owner)
+def served(
+    name: str, num_workers: int, num_nodes: int, owners: Sequence[int], shares: Floats, *, pieces: int = 1
+) -> Schedule:
+    """Every worker sends every chunk to its owner, and gets the sum from there.
+
+    In so many pieces of every chunk, so that the sums of one travel while the next is collected.
+    """
+    _at_least_one("pieces", pieces)
+    owner = np.tile(np.asarray(owners, dtype=np.intp), pieces)
+    rounds: list[Round] = []
+    for piece in range(pieces):
+        chunks = piece * len(owners) + np.arange(len(owners))
+        pushes = _from_all(num_workers, owner, chunks)
+        rounds += [_to(pushes, keep=True), _back(pushes)] if pushes[0].size else []
     return Schedule(
         name=name,
         num_workers=num_workers,
         num_nodes=num_nodes,
-        shares=shares,
-        rounds=() if not pushes[0].size else (_to(pushes, keep=True), _back(pushes)),
+        shares=np.tile(np.asarray(shares) / pieces, pieces),
+        rounds=tuple(rounds),
         owners=owner,
     )
 
 
-def mesh(n: int) -> Schedule:
+def mesh(n: int, *, pieces: int = 1) -> Schedule:
     """All-to-all among n workers, each of which owns 1/n: the co-hosted parameter server.  2(n-1)/n, two steps."""
-    return served("mesh", n, n, range(n), np.full(n, 1 / n))
+    return served("mesh", n, n, range(n), np.full(n, 1 / n), pieces=pieces)
 
 
-def parameter_server(n: int, k: int) -> Schedule:
+def parameter_server(n: int, k: int, *, pieces: int = 1) -> Schedule:
     """k servers beside n workers, every tensor sharded alike.  max(1, n/k) for the NICs, two steps."""
     _at_least_one("servers", k)
-    return served("parameter server", n, n + k, range(n, n + k), np.full(k, 1 / k))
+    return served("parameter server", n, n + k, range(n, n + k), np.full(k, 1 / k), pieces=pieces)
 
 
 def whole_tensors(n: int, k: int, nbytes: Sequence[int]) -> Schedule:
@@ -54,11 +64,12 @@ def whole_tensors(n: int, k: int, nbytes: Sequence[int]) -> Schedule:
     return served("parameter server, whole tensors", n, n + k, owners, np.asarray(nbytes) / sum(nbytes))
 
 
-def byteps(cluster: Cluster) -> Schedule:
+def byteps(cluster: Cluster, *, pieces: int = 1) -> Schedule:
     """BytePS: GPU and CPU machines own what makes all NICs finish together (`byteps.assign`).  n/(D/(2(n-1)))."""
     shares = np.asarray(cluster_shares(cluster).all)
     owners = np.flatnonzero(shares > 0)
-    return served("BytePS", cluster.n, cluster.n + cluster.k, owners.tolist(), shares[owners] / shares.sum())
+    own = shares[owners] / shares.sum()
+    return served("BytePS", cluster.n, cluster.n + cluster.k, owners.tolist(), own, pieces=pieces)
 
 
 def in_network(n: int) -> Schedule:
@@ -66,10 +77,11 @@ def in_network(n: int) -> Schedule:
     return served("in-network aggregation", n, n + 1, [n], np.ones(1))
 
 
-def phub(n: int, interfaces: int) -> Schedule:
+def phub(n: int, interfaces: int, *, pieces: int = 1) -> Schedule:
     """One box with several interfaces, the nodes from n on; chunks are spread over them.  max(1, n/interfaces)."""
     _at_least_one("interfaces", interfaces)
-    return served("PHub", n, n + interfaces, range(n, n + interfaces), np.full(interfaces, 1 / interfaces))
+    owners = range(n, n + interfaces)
+    return served("PHub", n, n + interfaces, owners, np.full(interfaces, 1 / interfaces), pieces=pieces)
 
 
 def racks_of_boxes(racks: int, per_rack: int) -> Schedule:
@@ -102,9 +114,9 @@ def racks_of_boxes(racks: int, per_rack: int) -> Schedule:
 _Messages = tuple[Indices, ...]  # senders, receivers, chunks
 
 
-def _from_all(num_workers: int, owner: Indices) -> _Messages:
-    src = np.repeat(np.arange(num_workers), owner.size)
-    chunk = np.tile(np.arange(owner.size), num_workers)
+def _from_all(num_workers: int, owner: Indices, chunks: Indices) -> _Messages:
+    src = np.repeat(np.arange(num_workers), chunks.size)
+    chunk = np.tile(chunks, num_workers)
     remote = src != owner[chunk]
     return src[remote], owner[chunk][remote], chunk[remote]
 

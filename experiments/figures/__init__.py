@@ -29,6 +29,13 @@ from experiments.figures.gain import gain_steps
 from experiments.figures.limits import limits_nic, limits_racks
 from experiments.figures.predicted import fig12_predicted
 from experiments.figures.scale import scale_models
+from experiments.figures.schemes import (
+    schemes_choice,
+    schemes_levels,
+    schemes_merging,
+    schemes_switch,
+    schemes_topologies,
+)
 from experiments.figures.sizes import sizes_counts, sizes_time
 from experiments.figures.slow_nics import slow_nics
 from experiments.figures.unequal import placement_balance, unequal_nics
@@ -64,6 +71,11 @@ COMPUTED: tuple[Callable[[Path], list[Path]], ...] = (
     limits_price,
     unequal_nics,
     placement_balance,
+    schemes_topologies,
+    schemes_levels,
+    schemes_merging,
+    schemes_switch,
+    schemes_choice,
 )
 """Figures that no records belong to."""
 
