@@ -10,10 +10,13 @@ import fcntl
 import ipaddress
 import socket
 import struct
+from typing import TYPE_CHECKING
 
 from byteps.errors import StartError
 from byteps.handshake import resolve
-from byteps.settings import Settings
+
+if TYPE_CHECKING:
+    from byteps.settings import Settings  # brings numpy, and who asks for interfaces has no need of it
 
 _SIOCGIFADDR = 0x8915
 
@@ -31,7 +34,7 @@ def interface_addresses() -> dict[str, str]:
     return found
 
 
-def own_address(settings: Settings, towards_scheduler: str, process: int = 0) -> str:
+def own_address(settings: "Settings", towards_scheduler: str, process: int = 0) -> str:
     """The numeric address that this process listens on; StartError names an interface that is not there."""
     if not settings.nics:
         return towards_scheduler

@@ -1,6 +1,7 @@
 """Laws of the paths that a command line of the conductor gets on another host."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,9 @@ def test_one_file_for_both_outputs_is_one_stream(tmp_path: Path) -> None:
         both = Streams.plan(subprocess.DEVNULL, file, file)
         assert both.kinds == ["null", "pipe", "stdout"]
         both.close()
+
+
+def test_an_agent_needs_neither_numpy_nor_torch() -> None:
+    heavy = "import sys, scripts.agent; print([name for name in ('numpy', 'torch', 'scipy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
