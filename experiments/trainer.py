@@ -17,7 +17,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
@@ -59,8 +59,22 @@ def loss_of(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> torch.
 class Training:
     """The model, its optimiser, and one of the ways."""
 
-    def __init__(self, way: str, *, rank: int, size: int, layers: int, samples: int, rendezvous: str) -> None:
-        self.rank, self.size, self.samples = rank, size, samples
+    def __init__(
+        self,
+        way: str,
+        *,
+        rank: int,
+        size: int,
+        layers: int,
+        samples: Sequence[int],
+        rendezvous: str,
+        pace: Sequence[float] = (0.0,),
+    ) -> None:
+        """`samples`: of a batch, by rank, or one number for all; `pace`: seconds that a sample takes beyond what it
+        takes here, to emulate a slower machine, likewise."""
+        self.rank, self.size = rank, size
+        self.samples = [samples[each % len(samples)] for each in range(size)]
+        self.waits = pace[rank % len(pace)] * self.samples[rank]
         self.steps = 0
         self.parameters = build(layers)
         self.model: nn.Module = self.parameters
@@ -77,6 +91,8 @@ class Training:
             self._close.append(bps.shutdown)
             if way == "optimizer":
                 self.optimizer = bps.DistributedOptimizer(self.optimizer, self.parameters.named_parameters())
+                if len(set(self.samples)) > 1:
+                    self.optimizer.batch_size = self.samples[self.rank]  # type: ignore[attr-defined]
         if way in ("ddp", "hook", "backend"):
             dist.init_process_group(
                 "byteps" if way == "backend" else "gloo",
@@ -91,9 +107,11 @@ class Training:
                 ddp.register_comm_hook(None, bps.ddp_hook)
 
     def step(self) -> None:
-        data = batch(self.rank, self.steps, self.samples)
+        data = batch(self.rank, self.steps, self.samples[self.rank])
         self.optimizer.zero_grad()
-        loss_of(self.model, data).backward()  # type: ignore[no-untyped-call]
+        loss = loss_of(self.model, data)
+        time.sleep(self.waits)
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.steps += 1
 
@@ -102,7 +120,8 @@ class Training:
         expected = copy.deepcopy(self.parameters)
         ranks = [self.rank] if self.alone else range(self.size)
         for rank in ranks:
-            loss = loss_of(expected, batch(rank, self.steps, self.samples)) / len(ranks)
+            part = self.samples[rank] / sum(self.samples[each] for each in ranks)
+            loss = loss_of(expected, batch(rank, self.steps, self.samples[rank])) * part
             loss.backward()  # type: ignore[no-untyped-call]
         self.step()
         largest = far = 0.0
@@ -160,7 +179,8 @@ def main() -> None:
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--size", type=int, required=True)
     parser.add_argument("--layers", type=int, required=True)
-    parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--samples", required=True, help="of a batch, by rank")
+    parser.add_argument("--pace", default="0", help="milliseconds that a sample takes beyond computing, by rank")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--rendezvous", required=True)
     args = parser.parse_args()
@@ -171,7 +191,8 @@ def main() -> None:
             rank=args.rank,
             size=args.size,
             layers=args.layers,
-            samples=args.samples,
+            samples=[int(word) for word in args.samples.split(",")],
+            pace=[float(word) / 1000 for word in args.pace.split(",")],
             rendezvous=args.rendezvous,
         )
         serve(talk, training, args.steps)

@@ -4,6 +4,7 @@ Four workers train a model of 200 tensors, 25 million parameters, on the CPU of 
 
     over loopback, unshaped, k = 0    iteration, each of our ways / DDP        at most 1.1
     emulated NICs, k = n              iteration, DistributedOptimizer / DDP    at most 1
+    unequal machines                  as in `experiments.unequal`
 
 The same without any synchronisation runs, too: what is above it is what synchronising costs.  The warm-up steps of our
 launches are traced (`byteps.trace`): exposed communication and overlap are medians over workers and steps, without the
@@ -24,8 +25,8 @@ import msgspec
 from baselines.contenders import get
 from baselines.launch import LEADER_PORT_DISTANCE, Contender, Launch, Process
 from byteps import trace
-from byteps.units import parse_rate
-from experiments import here, launch, record, run
+from byteps.units import format_rate, parse_rate
+from experiments import here, launch, record, run, unequal
 from experiments.bounds import Row
 from experiments.emulated import Emulated
 from experiments.record import Case, Record
@@ -55,12 +56,14 @@ def cases(
     *,
     blocks: int = 3,
     lab_blocks: int = 2,
+    unequal_blocks: int | None = None,
     iterations: int = 3,
     steps: int = 3,
     layers: int = LAYERS,
     tier: str = "reproduce",
 ) -> list[Case]:
-    """Every way over loopback; DDP and ours with shaped NICs and a CPU machine for every GPU machine."""
+    """Every way over loopback; DDP and ours with shaped NICs and a CPU machine for every GPU machine; unequal machines,
+    one block if there are any in the lab, unless said otherwise."""
 
     def block_of(ways: Sequence[str], block: int, k: int, rate: float) -> list[Case]:
         turn = block % len(ways)
@@ -83,15 +86,17 @@ def cases(
         ]
 
     found = [case for block in range(blocks) for case in block_of((LOCAL, DDP, *OURS), block, 0, 0.0)]
-    return found + [
+    found += [
         case for block in range(lab_blocks) for case in block_of((DDP, OPTIMIZER), block, WORKERS, parse_rate(NIC))
     ]
+    several = min(lab_blocks, 1) if unequal_blocks is None else unequal_blocks
+    return found + unequal.cases(NAME, PARAMETERS // LAYERS, blocks=several, iterations=iterations, tier=tier)
 
 
 def contender(name: str) -> Contender:
     """The contender of that name, with a training in place of the driver."""
     one = get(name)
-    sources = ("experiments/trainer.py", "experiments/training.py", "experiments/here.py")
+    sources = ("experiments/trainer.py", "experiments/training.py", "experiments/unequal.py", "experiments/here.py")
     if name == "byteps":
         return replace(one, plan=_plan_byteps, sources=(*one.sources, *sources, "byteps/torch/*.py"))
     return replace(one, plan=_plan_torch, sources=(*one.sources, *sources))
@@ -100,7 +105,7 @@ def contender(name: str) -> Contender:
 def _trainer(launch: Launch, rank: int) -> tuple[str, ...]:
     settings = launch.settings
     store = f"tcp://{launch.gpu_machines[0].address}:{launch.port + LEADER_PORT_DISTANCE}"
-    words = {name: settings[name] for name in ("way", "layers", "samples", "steps")}
+    words = {name: settings[name] for name in ("way", "layers", "samples", "steps", "pace") if name in settings}
     words |= {"rank": str(rank), "size": str(len(launch.gpu_machines)), "rendezvous": store}
     return (
         *(sys.executable, "-m", "experiments.trainer"),
@@ -130,7 +135,7 @@ def _plan_byteps(launch: Launch) -> list[Process]:
         launch = replace(launch, settings={**launch.settings, "partition": _PARTITION})
     planned = []
     for process in plan(launch):
-        env = process.env if launch.nic_bytes_per_s else without_nic(process.env)
+        env = _nic_environment(process.env, launch) if launch.nic_bytes_per_s else without_nic(process.env)
         if process.rank >= 0:
             start = process.argv[: process.argv.index("--") + 1]
             worker = workers[process.rank]
@@ -138,6 +143,17 @@ def _plan_byteps(launch: Launch) -> list[Process]:
             env = {**env, **worker.env}
         planned.append(replace(process, env=env))
     return planned
+
+
+def _nic_environment(env: Mapping[str, str], launch: Launch) -> dict[str, str]:
+    """The variables of a process on shaped NICs, as the settings of `experiments.unequal` change them."""
+    changed = dict(env)
+    if launch.settings.get("shares") == "equal":
+        changed["BYTEPS_NIC_RATE"] = format_rate(launch.nic_bytes_per_s)
+    if interfaces := launch.settings.get("interfaces", ""):
+        changed |= {"DMLC_NODE_HOST": "", "DMLC_INTERFACE": interfaces}
+        changed["BYTEPS_NIC_RATE"] = format_rate(launch.nic_bytes_per_s * len(interfaces.split(",")))
+    return changed
 
 
 def _traced(one: Contender, path: Path, steps: int) -> Contender:
@@ -175,7 +191,7 @@ def _run(case: Case, one: Contender, logs: Path) -> Record:
     if not case.nic_bytes_per_s:
         return here.run(case, one, logs=logs)
     blank = run.blank_record(case, one, "emulated")
-    with Lab(star(run.cluster_of([case]))) as lab:
+    with Lab(star(run.cluster_of([case]) | case.nics, nics=int(case.settings.get("nics", "1")))) as lab:
         stage = Emulated(lab)
         before = run.calibrate_once(stage)
         (outcome,) = launch.run([case], one, stage, logs=logs, tell=lambda _case, _doing: None)
@@ -196,7 +212,8 @@ def rows(records: Sequence[Record]) -> list[Row]:
     """Iterations, ratios within blocks, and what the traces say."""
 
     def of(way: str, k: int) -> list[Record]:
-        return [one for one in records if one.correct and one.case.settings["way"] == way and one.case.k == k]
+        alike = [one for one in records if one.correct and "theme" not in one.case.settings]
+        return [one for one in alike if one.case.settings["way"] == way and one.case.k == k]
 
     def per_block(way: str, k: int = 0) -> dict[int, float]:
         return {one.case.block: launch_seconds(one.seconds) for one in of(way, k)}
@@ -214,4 +231,4 @@ def rows(records: Sequence[Record]) -> list[Row]:
     there = f"n = k = {WORKERS}, {NIC} NICs"
     found += [row(f"iteration, {LABELS[way]}, {there}", per_block(way, WORKERS), unit="s") for way in (DDP, OPTIMIZER)]
     ratios = paired_ratios(per_block(OPTIMIZER, WORKERS), per_block(DDP, WORKERS))
-    return [*found, row(f"{LABELS[OPTIMIZER]} / DDP, {there}", ratios, 1.0)]
+    return [*found, row(f"{LABELS[OPTIMIZER]} / DDP, {there}", ratios, 1.0), *unequal.rows(records)]

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import pytest
 
 from baselines.launch import Launch, Machine, Process
-from experiments import trainer, training
+from byteps.units import parse_rate
+from experiments import trainer, training, unequal
 from experiments.bounds import Row
 from experiments.record import SCHEMA_VERSION, Case, OracleCheck, Record, case_hash
 
@@ -48,7 +49,7 @@ def record(case: Case, seconds: float, facts: Mapping[str, str] = {}) -> Record:
 
 def test_every_way_runs_once_per_block_and_no_two_blocks_begin_with_the_same():
     places = defaultdict(list)
-    for case in training.cases(blocks=3, lab_blocks=2):
+    for case in training.cases(blocks=3, lab_blocks=2, unequal_blocks=0):
         places[case.k].append((case.block, case.position, case.settings["way"]))
     for k, ways in ((0, training.LABELS), (training.WORKERS, ("ddp", "optimizer"))):
         blocks = Counter((block, way) for block, _, way in places[k])
@@ -83,7 +84,7 @@ def test_unshaped_a_user_says_nothing_and_with_nics_their_rate():
 def test_ratios_are_taken_within_blocks_and_bounded():
     seconds = {"local": 0.1, "ddp": 1.0, "optimizer": 1.05, "hook": 1.2, "backend": 0.9}
     records = []
-    for case in training.cases(blocks=3, lab_blocks=1):
+    for case in training.cases(blocks=3, lab_blocks=1, unequal_blocks=0):
         one = (
             seconds[case.settings["way"]] * (1 + case.block) * (0.5 if case.settings["way"] != "ddp" and case.k else 1)
         )
@@ -103,6 +104,65 @@ def test_ratios_are_taken_within_blocks_and_bounded():
     assert found(f"BytePS, DistributedOptimizer / DDP, n = k = 4, {training.NIC} NICs") == ([0.525], "met")
 
 
+@pytest.fixture
+def launches() -> dict[tuple[str, str], list[Process]]:
+    """The processes of every case of unequal machines, by theme and side."""
+    made = {}
+    for case in unequal.cases(training.NAME, 500_000, blocks=1, iterations=1, tier="smoke"):
+        rates = {host: case.nics.get(host, case.nic_bytes_per_s) for host in ("gpu0", "gpu1", "cpu0", "cpu1")}
+        machines = {
+            host: Machine(host=host, address=f"10.0.0.{i}", interface="eth0", nic_bytes_per_s=rates[host])
+            for i, host in enumerate(rates)
+        }
+        launch = Launch(
+            gpu_machines=(machines["gpu0"], machines["gpu1"]),
+            cpu_machines=(machines["cpu0"], machines["cpu1"])[: case.k],
+            scheduler=Machine(host="scheduler", address="10.0.0.9", interface="eth0"),
+            nic_bytes_per_s=case.nic_bytes_per_s,
+            nbytes=case.nbytes,
+            settings=case.settings,
+            secret="00",
+        )
+        plan = training.contender(case.contender).plan
+        assert plan is not None
+        made[case.settings["theme"], case.settings["side"]] = plan(launch)
+    return made
+
+
+def test_machines_differ_in_one_thing_and_the_settings_follow_it_or_do_not(launches):
+    def rates(theme: str, side: str) -> list[float]:
+        return [parse_rate(process.env["BYTEPS_NIC_RATE"]) * 8 / 1e6 for process in launches[theme, side]]
+
+    assert rates("NICs", "fitting") == [300, 400, 100, 300, 300]  # scheduler, servers, workers
+    assert rates("NICs", "alike") == [300] * 5
+    assert set(rates("two NICs", "fitting")) == {200}
+    assert set(rates("two NICs", "alike")) == {100}
+    for side, interfaces in (("fitting", "eth0,eth1"), ("alike", "eth0")):
+        assert {process.env["DMLC_INTERFACE"] for process in launches["two NICs", side]} == {interfaces}
+        assert {process.env["DMLC_NODE_HOST"] for process in launches["two NICs", side]} == {""}
+    for side, samples in (("fitting", "12,4"), ("alike", "8,8")):
+        worker = list(launches["batches", side][-1].argv)
+        assert worker[worker.index("--samples") + 1] == samples
+        assert worker[worker.index("--pace") + 1] == "10,30"
+
+
+def test_unequal_machines_are_judged_by_the_setting_that_fits_against_the_one_alike():
+    cases = unequal.cases(training.NAME, 500_000, blocks=2, iterations=1, tier="smoke")
+    records = [record(case, 0.5 + case.block if case.settings["side"] == "fitting" else 1.0) for case in cases]
+    rows = {row.what: row for row in training.rows(records)}
+    for theme in unequal.THEMES.values():
+        assert rows[theme.title].values == (0.5, 1.5)
+        assert rows[theme.title].verdict == "not met"
+    assert all(not row.values for what, row in rows.items() if "BytePS" in what)
+
+
+def test_batches_of_different_sizes_count_by_their_samples():
+    one = trainer.Training("local", rank=1, size=2, layers=5, samples=[12, 4], rendezvous="", pace=[0.001, 0.002])
+    assert one.samples == [12, 4]
+    assert one.waits == pytest.approx(0.008)
+    assert one.step_and_compare() == 0.0
+
+
 def test_the_model_has_200_tensors_of_mixed_sizes_and_25_million_parameters():
     sizes = [parameter.numel() for parameter in trainer.build(training.LAYERS).parameters()]
     assert (len(sizes), sum(sizes)) == (200, training.PARAMETERS)
@@ -112,7 +172,7 @@ def test_the_model_has_200_tensors_of_mixed_sizes_and_25_million_parameters():
 
 
 def training_of(way: str = "local") -> trainer.Training:
-    return trainer.Training(way, rank=1, size=2, layers=5, samples=3, rendezvous="")
+    return trainer.Training(way, rank=1, size=2, layers=5, samples=[3], rendezvous="")
 
 
 def test_a_step_that_is_not_that_of_all_data_is_seen():
