@@ -201,12 +201,14 @@ class HostService:
                 process.send_signal(sign)
 
     def _pids(self) -> list[int]:
-        orphans = []
-        if os.getppid() == self._guardian:
-            orphans = descent.below([self._guardian], but_for=os.getpid())
-        # in the middle of exec a process shows no environment, and so no mark
+        """All that was started here, whatever became of its parents."""
+        return sorted({*descent.marked(self._token), *self._tree()})
+
+    def _tree(self) -> list[int]:
+        """By descent alone: half the work, and complete in the middle of an exec, when a process shows no mark."""
         started = [process.pid for process in list(self._processes.values()) if start_ticks(process.pid) is not None]
-        return sorted({*descent.marked(self._token), *orphans, *started, *descent.below(started)})
+        heir = [self._guardian] if os.getppid() == self._guardian else []
+        return [*started, *descent.below([*heir, *started], but_for=os.getpid())]
 
     def _end_orphans(self) -> int:
         found = len(self._pids())
@@ -224,7 +226,7 @@ class HostService:
         if self._watch is not None:  # the one before was given up
             with contextlib.suppress(FidelityError):
                 self._end_watch()
-        self._watch = Watch(self._pids).__enter__()
+        self._watch = Watch(self._tree).__enter__()
 
     def _end_watch(self) -> dict[str, float]:
         if self._watch is None:
