@@ -10,13 +10,18 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
 PEERS := horovod mxnet tensorflow mpi
+# CLUSTER=my.toml: on the hosts of that file (docs/cluster.md).
+CLUSTER ?=
+FAB = $(VENV)/bin/fab -r scripts
+CLUSTER_TASKS := preflight provision deploy fetch stop
 
-.PHONY: help setup tools peers $(PEERS) reproduce smoke sweep figures report bench test lint size clean sshd
+.PHONY: help setup tools peers $(PEERS) $(CLUSTER_TASKS) clean-cluster reproduce smoke sweep figures report bench test lint size clean sshd
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  \1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 16
 	@echo
 	@echo "  TIER=smoke|reproduce|paper   how much to run (default: reproduce)"
+	@echo "  CLUSTER=my.toml              with reproduce, too: on the hosts of that file, see docs/cluster.md"
 	@echo "  TORCH_INDEX=URL              another package index for torch"
 
 $(STAMP): pyproject.toml scripts/setup_venv.sh
@@ -43,8 +48,24 @@ peers: tools  ## install all peers; one that cannot be installed is named and le
 	@for peer in $(PEERS); do $(MAKE) --no-print-directory $$peer || \
 	  echo "peers: $$peer is not installed, for the reason above; figures and tables will say so where it belongs"; done
 
+ifneq ($(CLUSTER),)
+reproduce: $(STAMP)
+	$(FAB) reproduce --cluster "$(CLUSTER)" --tier $(TIER)
+else
 reproduce: peers  ## run all experiments that are missing, draw the figures, write the report (about an hour)
 	$(RUN) -m experiments reproduce --tier $(TIER)
+endif
+
+preflight:  ## CLUSTER=my.toml: look at its hosts: login, Python, disk, clocks, interfaces, ports, link rates, GPUs
+provision:  ## CLUSTER=my.toml: send the suite to its hosts, install what is missing there
+deploy:  ## CLUSTER=my.toml: send the suite's files alone
+fetch:  ## CLUSTER=my.toml: bring records and logs here
+stop:  ## CLUSTER=my.toml: end what runs on its hosts
+$(CLUSTER_TASKS): $(STAMP)
+	@$(FAB) $@ --cluster "$(CLUSTER)"
+
+clean-cluster: $(STAMP)  ## CLUSTER=my.toml: fetch, then remove everything of the suite from its hosts
+	@$(FAB) clean --all --cluster "$(CLUSTER)"
 
 smoke: tools  ## small runs of Figures 4, 9b and 12 and of the benchmarks, with the peers that are installed (under 5 minutes)
 	$(RUN) -m experiments reproduce --tier smoke --results results/smoke

@@ -232,7 +232,9 @@ def finish(site: Site, *, tell: Tell = print) -> tuple[str, bool]:
         states = sessions.each("waiting for the agents to end", ended, seconds=_GOODBYE_SECONDS + _STEP_SECONDS)
         sessions.each("tidying up", _stop, seconds=_STOP_SECONDS)
         for name, state in states.items():
-            if state.agent not in ("", "ended with exit code 0"):
+            if state.agent.startswith("runs"):  # it waits for a conductor that is over: no fault of this host
+                states[name] = replace(state, agent="stopped")
+            elif state.agent not in ("", "ended with exit code 0"):
                 reason = f"its agent {state.agent}"
                 sessions.failures.setdefault(name, HostFailed(reason, "`fab fetch`, then see agent.log"))
         return sessions.table({name: one.cells for name, one in states.items()}, HEADING), not sessions.failures

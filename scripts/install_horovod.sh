@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Install Horovod (gloo, PyTorch, CPU) into a virtual environment of its own.  Usage: install_horovod.sh ENVIRONMENT_FOLDER
+# HOROVOD_GPU_OPERATIONS=NCCL, on a machine with CUDA's compiler, builds it for GPUs, too.
 # Horovod is built from its released source, unedited, once: the wheel is kept outside the clone and serves later ones.
 # PYTHON makes the environment, TORCH_INDEX names another package index for torch.
 set -euo pipefail
@@ -11,7 +12,8 @@ horovod=horovod==0.28.1
 torch=torch==2.13.0
 # What Horovod's own requirements resolve to, and what its setup.py needs to run without pip's build isolation.
 packages=(numpy==2.4.6 cloudpickle==3.1.3 psutil==7.2.2 pyyaml==6.0.4 cffi==2.1.1 packaging==26.4 setuptools==80.9.0 wheel==0.48.0)
-pins="$horovod $torch ${packages[*]}"
+gpu=${HOROVOD_GPU_OPERATIONS:-}
+pins="$horovod $torch ${packages[*]}${gpu:+ $gpu}"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/byteps-reproduction
 log=$cache/horovod-install.log
 
@@ -66,6 +68,8 @@ need_tools() {
   done
   include=$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
   [ -e "$include/Python.h" ] || missing+=(python3-dev)
+  [ -z "$gpu" ] || command -v nvcc >/dev/null ||
+    fail "HOROVOD_GPU_OPERATIONS=$gpu needs nvcc, CUDA's compiler, in PATH; install the CUDA toolkit, or unset it for CPU tensors"
   [ ${#missing[@]} = 0 ] && return
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     step "installing ${missing[*]} with apt-get" \
@@ -99,6 +103,7 @@ END
     env CXX="$temporary/c++" MAKEFLAGS="-j$jobs" PATH="$environment/bin:$PATH" \
     HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
     HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO \
+    ${gpu:+"HOROVOD_GPU_OPERATIONS=$gpu"} \
     "${pip[@]}" wheel -v --no-cache-dir --no-deps --no-build-isolation --no-binary horovod -w "$temporary/wheel" "$horovod"
   mkdir -p "$wheels"
   cp "$temporary"/wheel/*.whl "$wheels/.$$"
@@ -126,9 +131,9 @@ print(f"torch-{importlib.metadata.version('torch')}-cp{sys.version_info[0]}{sys.
 END
 )
 units=$(grep -m 1 ^flags /proc/cpuinfo | tr ' ' '\n' | grep -xE 'f16c|avx|fma' | sort | tr '\n' '-' || true)
-wheels=$cache/${horovod/==/-}-$key-${units%-}
+wheels=$cache/${horovod/==/-}-$key-${units%-}${gpu:+-$gpu}
 compgen -G "$wheels/*.whl" >/dev/null || build_wheel
 step "installing the wheel" "${pip[@]}" install --no-deps --force-reinstall "$(compgen -G "$wheels/*.whl" | head -n 1)"
-step "trying it" "$environment/bin/python" -c 'import horovod.torch as hvd; assert hvd.gloo_built()'
+step "trying it" "$environment/bin/python" -c 'import horovod.torch as hvd; assert hvd.gloo_built()'"${gpu:+; assert hvd.nccl_built()}"
 echo "$pins" >"$environment/.installed"
 echo "horovod: ready in $environment"
