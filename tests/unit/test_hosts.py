@@ -1,10 +1,13 @@
 """Cluster files of machines to log in to: what is left out, and what every wrong value says."""
 
 import re
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from byteps.cli import main
+from byteps.cluster_file import ClusterFile, InstallTable, Login, MachineTable, NetworkTable, SiteTable, SshTable
 from byteps.hosts import Site, load_site, parse_site, resolved
 
 TEXT = """
@@ -171,3 +174,12 @@ def run_cli(*argv: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["byteps", *argv])
         main()
+
+
+def test_the_reference_explains_every_key():
+    page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
+    tables: list[type[msgspec.Struct]] = [
+        ClusterFile, InstallTable, Login, MachineTable, NetworkTable, SiteTable, SshTable
+    ]  # fmt: skip
+    keys = {key for table in tables for key in table.__struct_fields__}
+    assert [key for key in sorted(keys) if not re.search(rf"^\[*{key}\b|`\[*{key}\b", page, re.MULTILINE)] == []
