@@ -33,7 +33,8 @@ Computed = Literal["sim", "theory"]
 BACK_ENDS: tuple[BackEnd, ...] = ("lab", "cluster", "sim", "theory")
 
 SOURCES = (
-    *(f"byteps/{name}.py" for name in ("assign", "cluster", "flowsim", "lowering", "machine", "partition", "pipeline")),
+    *(f"byteps/{name}.py" for name in ("assign", "cluster", "flowsim", "lowering", "partition", "pipeline")),
+    "byteps/machine*.py",
     *(f"byteps/{name}.py" for name in ("planner", "predict", "strategy", "theory", "units")),
     *(f"experiments/{name}.py" for name in ("analysis", "catalogue", "layers", "scale", "simulate", "systems")),
     *(f"experiments/{name}.py" for name in ("traffic", "twins", "workloads")),
