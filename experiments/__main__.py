@@ -5,7 +5,7 @@ python -m experiments run fig12 --tier reproduce     does what is missing; a sec
 python -m experiments run fig13 --on sim             simulated, on the paper's cluster
 python -m experiments run fig12 --on cluster --cluster my.toml       on hosts, each with an agent (scripts.agent)
 python -m experiments figures                        from records alone, into results/figures/
-python -m experiments report                         results/REPORT.md, and the claims table on the screen
+python -m experiments report                         results/REPORT.md and report.html; the claims on the screen
 python -m experiments limits                         where BytePS stops being the fastest, by theory
 python -m experiments record-trace train.py:build --output mine.toml      your own training as a workload to replay
 """
@@ -271,18 +271,21 @@ def print_limits(results: ResultsOption = RESULTS) -> None:
 
 @app.command("report")
 def write_report(results: ResultsOption = RESULTS) -> None:
-    """Write REPORT.md and print the claims table."""
+    """Write REPORT.md and report.html, drawing the figures first if there are none, and print the claims table."""
     from rich.console import Console
     from rich.table import Table
 
     from experiments import report
 
+    if not (results / "figures").is_dir():
+        draw_figures(results)
     path, verdicts = report.write(results)
     shown = Table("claim", "verdict", "because", title="Claims", show_lines=True)
     for one in verdicts:
         shown.add_row(one.claim.text, one.word, one.reason)
     Console().print(shown)
     print(path)
+    print(path.with_name("report.html"))
 
 
 @app.command("keep")
