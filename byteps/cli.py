@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from byteps.allocated import launch_allocated
+from byteps.allocation import from_environment
 from byteps.errors import BytePSError
 from byteps.launcher import launch_local, launch_role, settings_from_environment
 from byteps.units import parse_nbytes
@@ -32,17 +34,20 @@ def _commands() -> None:
 def launch(
     command: Annotated[list[str] | None, typer.Argument(help="The training program, after --.")] = None,
     workers: Annotated[int, typer.Option(help="Start a local job with this many workers.")] = 0,
-    servers: Annotated[int, typer.Option(help="CPU machines of the local job; 0: workers sum among themselves.")] = 0,
+    servers: Annotated[int, typer.Option(help="CPU machines of the job; 0: workers sum among themselves.")] = 0,
     trace: Annotated[str, typer.Option(help="File for a trace, to open in ui.perfetto.dev.")] = "",
     trace_steps: Annotated[str, typer.Option(help="Steps to trace, such as 10:20; default: the first 20.")] = "",
 ) -> None:
     """Start a job: all roles on this machine (--workers), or this machine's role of a distributed one (DMLC_ROLE).
+    Under srun and torchrun neither is needed.
 
     Local:        byteps launch --workers 4 --servers 2 -- python train.py
 
     Distributed:  on each machine, set DMLC_ROLE (scheduler, server or worker), DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT,
     DMLC_NUM_WORKER, DMLC_NUM_SERVER, BYTEPS_JOB_SECRET, and on workers DMLC_WORKER_ID; then
     byteps launch -- python train.py
+
+    Allocated:    srun byteps launch --servers 2 -- python train.py       (the last 2 processes are servers)
     """
     options = {"BYTEPS_TRACE": trace and os.path.abspath(trace), "BYTEPS_TRACE_STEPS": trace_steps}
     os.environ.update({name: value for name, value in options.items() if value})
@@ -51,12 +56,15 @@ def launch(
     if workers < 0 or servers < 0:
         raise BytePSError(f"--workers {workers} --servers {servers}: use 1 or more workers and 0 or more servers")
     local = workers > 0
-    if not local and "DMLC_ROLE" not in os.environ:
+    allocation = None if local or "DMLC_ROLE" in os.environ else from_environment(os.environ)
+    if allocation is None and not local and "DMLC_ROLE" not in os.environ:
         raise BytePSError("say --workers N for a local job, or set DMLC_ROLE and the other variables; see --help")
     if not command and (local or settings.role == "worker"):
         raise BytePSError("no program given; put it after --, as in: byteps launch --workers 4 -- python train.py")
     if local:
         code = launch_local(replace(settings, num_workers=workers, num_servers=servers), command)
+    elif allocation is not None:
+        code = launch_allocated(settings, allocation, servers or settings.num_servers, command)
     else:
         code = launch_role(settings, command)
     raise typer.Exit(code)

@@ -140,9 +140,9 @@ class Job:
         child.printer.join(_LAST_LINES_SECONDS)
         self._ended.put(child)
 
-    def run(self) -> int:
-        """Until all workers succeeded or anything failed; the exit code."""
-        running = {child for child in self._children if child.name.startswith("worker")}
+    def run(self, awaited: tuple[str, ...] = ("worker",)) -> int:
+        """Until all workers (or whatever is awaited) succeeded or anything failed; the exit code."""
+        running = {child for child in self._children if child.name.startswith(awaited)}
         first = None
         while running and first is None:
             child = self._ended.get()
