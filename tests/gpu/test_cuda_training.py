@@ -10,14 +10,15 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
 PROGRAM = textwrap.dedent("""
-    import torch, byteps.torch as bps
+    import sys, torch, byteps.torch as bps
     from torch import nn
     bps.init()
     rank, size = bps.rank(), bps.size()
+    device = "cpu" if sys.argv[1] == "mixed" and rank % 2 else "cuda"
 
     def net():
         torch.manual_seed(1)
-        return nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 8)).cuda()
+        return nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 8)).to(device)
 
     def loss_of(model, x, y):
         return nn.functional.cross_entropy(model(x), y)
@@ -35,11 +36,11 @@ PROGRAM = textwrap.dedent("""
             adam(model), model.named_parameters(), compression, cross_barrier=model if crossing else None
         )
         bps.broadcast_optimizer_state(optimizer, root_rank=0)
-        scaler = torch.amp.GradScaler("cuda", init_scale=256.0, enabled=not crossing)
+        scaler = torch.amp.GradScaler(device, init_scale=256.0, enabled=not crossing)
         for step in range(20):
             generator = torch.Generator().manual_seed(step)
-            x = torch.randn(8 * size, 64, generator=generator).cuda()
-            y = torch.randint(8, (8 * size,), generator=generator).cuda()
+            x = torch.randn(8 * size, 64, generator=generator).to(device)
+            y = torch.randint(8, (8 * size,), generator=generator).to(device)
             optimizer.zero_grad()
             scaler.scale(loss_of(model, x[rank::size], y[rank::size])).backward()
             scaler.step(optimizer)
@@ -50,15 +51,18 @@ PROGRAM = textwrap.dedent("""
         optimizer.synchronize()
         far = max((a - b).abs().max().item() for a, b in zip(model.parameters(), oracle.parameters()))
         assert far <= tolerance, (compression, crossing, far)
-    gathered = bps.allgather(torch.full((rank + 1,), float(rank), device="cuda"))
-    assert gathered.device.type == "cuda" and gathered.tolist() == [r for r in range(size) for _ in range(r + 1)]
+    gathered = bps.allgather(torch.full((rank + 1,), float(rank), device=device))
+    assert gathered.device.type == device and gathered.tolist() == [r for r in range(size) for _ in range(r + 1)]
     print("right", flush=True)
 """)
 
 
-@pytest.mark.parametrize("workers, servers", [(1, 0), (2, 1), (3, 0)])
-def test_a_model_on_a_gpu_trains_as_in_one_process(workers: int, servers: int) -> None:
+@pytest.mark.parametrize("workers, servers, devices", [(1, 0, "cuda"), (2, 1, "cuda"), (3, 0, "cuda"), (2, 1, "mixed")])
+def test_a_model_on_a_gpu_trains_as_in_one_process(workers: int, servers: int, devices: str) -> None:
+    """In a job whose workers all have a GPU, or some have none."""
     command = [sys.executable, "-m", "byteps", "launch", "--workers", str(workers), "--servers", str(servers), "--"]
-    done = subprocess.run([*command, sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [*command, sys.executable, "-c", PROGRAM, devices], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("right") == workers

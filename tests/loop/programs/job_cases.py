@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from casebook import RANK, SIZE, backward, batches, case, close, counted, run, said, sgd
@@ -9,6 +10,8 @@ from learning import OPTIMIZERS, alone, batch, distance, net
 from torch import nn
 
 import byteps.torch as bps
+from byteps.torch import gradients
+from byteps.torch.tensors import Handle
 
 
 @case
@@ -138,6 +141,34 @@ def nothing_is_left_of_an_optimizer_that_is_gone() -> None:
     assert model.weight._post_accumulate_grad_hooks
     del optimizer
     assert not model.weight._post_accumulate_grad_hooks
+
+
+@case
+def gradients_from_a_device_beside_gradients_from_the_host() -> None:
+    """What a worker with a GPU does, a copy on the host that another thread submits, fits workers without one."""
+    plain = gradients.begin
+    with ThreadPoolExecutor(1, "staging") as pool:
+
+        def staged(session, spec, source, result, priority=0):
+            host = source.detach().clone()
+            view = host.reshape(-1).view(torch.uint8).numpy().data
+            return Handle(spec.name, None, host, result, pool.submit(session.submit, spec, view, view, priority))
+
+        gradients.begin = staged if RANK % 2 else plain
+        try:
+            for crossing in (False, True):
+                model, oracle = net(), net()
+                optimizer = bps.DistributedOptimizer(
+                    sgd(model), model.named_parameters(), cross_barrier=model if crossing else None
+                )
+                for x, y in batches(3):
+                    optimizer.zero_grad()
+                    backward(model, x, y)
+                    optimizer.step()
+                optimizer.synchronize()
+                close(model, alone(oracle, sgd(oracle), batches(3)))
+        finally:
+            gradients.begin = plain
 
 
 run()

@@ -53,6 +53,12 @@ def forms_of_the_official_plug_in() -> None:
     half = bps.push_pull(mine, average=True, name="e", compression=bps.Compression.fp16)
     assert half.dtype == torch.float32
     assert torch.equal(half, (sum(values(r, 3, 5).half().float() for r in range(SIZE)) / SIZE).half().float())
+    assert torch.equal(mine, values(RANK, 3, 5))  # nothing was done in place
+    for times in range(1, 4):  # one name, a new tensor each time
+        again = mine.clone() * times
+        assert torch.equal(bps.push_pull(again, average=False, name="d"), times * total(3, 5))
+        assert torch.equal(again, mine * times)
+        del again
     handle = bps.push_pull_async_inplace(mine, False, "f")
     assert bps.synchronize(handle) is mine
     assert torch.equal(mine, total(3, 5))
