@@ -12,6 +12,7 @@ from experiments import agenda, bench, captions
 from experiments.analysis import SOURCES, Loaded, Source, absent, absent_text, load
 from experiments.claims import Verdict, load_claims
 from experiments.document import Block, Document, Heading, Items, Paragraph, Picture, Table, markdown, paragraphs
+from experiments.figures import COMPUTED
 from experiments.html import html
 from experiments.spec import is_model
 from experiments.tables import environment, errors, fairness, goodput, launches, replays
@@ -71,15 +72,7 @@ SECTIONS: tuple[Section, ...] = (
     ("gain", "Where the gain comes from: each step on top of the last", replays.gain, ("gain_steps",)),
     ("sizes", "Sizes and numbers of tensors", goodput.sizes, ("sizes_time", "sizes_counts")),
 )
-COMPUTED = (
-    "fig3_cluster",
-    "limits_nic",
-    "limits_racks",
-    "limits_map",
-    "limits_price",
-    "unequal_nics",
-    "placement_balance",
-)
+ALONE = (*(one.__name__ for one in COMPUTED), "limits_nic")  # figures with no section of an experiment
 THEORY = """\
 What no record stands behind: the paper's cluster day by day, and where by theory BytePS stops being the fastest
 (`python -m experiments limits` prints the numbers, `docs/limits.md` explains them)."""
@@ -184,7 +177,7 @@ def compose(
     blocks += _on_hosts(of_hosts)
     blocks += _sections(loaded, picture)
     blocks += [Heading(title="Figures of theory"), *paragraphs(THEORY)]
-    blocks += [block for name in COMPUTED for block in picture(name)]
+    blocks += [block for name in ALONE for block in picture(name)]
     blocks += [
         block for block in picture("disciplines_time") if isinstance(block, Picture)
     ]  # a sweep's: often not there
