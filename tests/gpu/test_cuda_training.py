@@ -18,7 +18,8 @@ PROGRAM = textwrap.dedent("""
 
     def net():
         torch.manual_seed(1)
-        return nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 8)).to(device)
+        layers = nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 8)
+        return nn.Sequential(*layers).to(device)
 
     def loss_of(model, x, y):
         return nn.functional.cross_entropy(model(x), y)
