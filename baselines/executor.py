@@ -1,10 +1,11 @@
 """Runs any schedule over sockets: one process per node, each with its part (`byteps.schedule_part`).
 
-A node listens, connects to the nodes that it exchanges messages with (the lower number connects), and reads every
-connection with a thread of its own.  A frame is a header (synchronisation, step, type, bytes) and the chunk's bytes;
-frames leave without waiting (`byteps.net`), in the schedule's order on every connection.  A message is received into a
-buffer from a pool and added to, or copied into, the place of its chunk; sums of fp16 are made in fp32 and rounded at
-every node.  Synchronisations are numbered alike everywhere, and any number may be under way.
+A node listens on each of its NICs, connects to its neighbours (the lower number connects), and reads every connection
+with a thread of its own.  A frame is a header (synchronisation, step, destination, type, bytes) and the chunk's bytes;
+frames leave without waiting (`byteps.net`), in the schedule's order on every connection, and are relayed whole where
+the wiring has no direct one (`baselines.wiring`).  A message is received into a buffer from a pool and added to, or
+copied into, the place of its chunk; sums of fp16 are made in fp32 and rounded at every node.  Synchronisations are
+numbered alike everywhere, and any number may be under way.
 
 A worker's places are the tensor itself.  Nodes without a contribution (servers) learn sizes from what arrives: they run
 as `python -m baselines.executor` and end when their peers have left.  A peer that is lost, and a wait that takes
@@ -26,6 +27,7 @@ from functools import partial
 import numpy as np
 
 from baselines.session import Array
+from baselines.wiring import Address, wire
 from byteps.handshake import Acceptor, connect, listen
 from byteps.kernels import ACCUMULATORS, NUMPY_DTYPES, accumulate, finish, widen
 from byteps.net import Connection, ConnectionLost, Flusher
@@ -35,7 +37,7 @@ from byteps.schedules.catalogue import build
 from byteps.wire import Op
 
 CONNECT_SECONDS = 60.0
-_HEADER = struct.Struct("<IIBQ")  # synchronisation, step, number of the type, bytes
+_HEADER = struct.Struct("<IIIBQ")  # synchronisation, step, the node that it is for, number of the type, bytes
 _HELLO = struct.Struct("<I")  # the node that connects
 
 
@@ -52,9 +54,6 @@ class _Running:
     ends: Sequence[int] = ()  # boundaries of chunks in it
     places: dict[int, Array] = field(default_factory=dict)  # of a node without a tensor, by chunk
     messages: dict[int, Array] = field(default_factory=dict)  # arrived and not combined, by step
-    lent: dict[int, int] = field(
-        default_factory=lambda: defaultdict(int)
-    )  # by chunk: messages that still leave from it
 
     def place(self, chunk: int) -> Array | None:
         if self.array is not None:
@@ -69,15 +68,17 @@ class Endpoint:
         self,
         schedule: Schedule,
         node: int,
-        addresses: Sequence[tuple[str, int]],
+        addresses: Sequence[Sequence[Address]],
         secret: bytes,
         flusher: Flusher,
         *,
+        network: str = "star",
         congestion_control: str = "cubic",
     ) -> None:
         self._schedule = schedule
         self._plan: PartPlan = plan_parts(schedule)[node]
         self._node = node
+        self._wiring = wire(schedule, network)[node]
         self._flusher = flusher
         self._control = congestion_control
         self._condition = threading.Condition()  # guards everything below
@@ -113,7 +114,7 @@ class Endpoint:
     def serve(self) -> None:
         """What a node without a contribution does: nothing of its own, until all its peers have left."""
         with self._condition:
-            self._condition.wait_for(lambda: len(self._gone) == len(self._plan.peers))
+            self._condition.wait_for(lambda: len(self._gone) == len(self._wiring.neighbours))
             unfinished = [one for one in self._running.values() if not one.part.finished]
         if unfinished:
             missing = unfinished[0].part.waiting_for()
@@ -125,23 +126,26 @@ class Endpoint:
         for connection in self._peers.values():
             connection.drain(5.0)
             connection.close()
-        self._acceptor.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
 
-    def _join(self, addresses: Sequence[tuple[str, int]], secret: bytes) -> None:
+    def _join(self, addresses: Sequence[Sequence[Address]], secret: bytes) -> None:
+        """`addresses`: where each node listens, by node and NIC."""
         deadline = time.monotonic() + CONNECT_SECONDS
-        host, port = addresses[self._node]
-        self._acceptor = Acceptor(listen(host, port), secret, self._greet, self._log)
-        for peer in sorted(self._plan.peers):
-            if self._node < peer:
-                sock = connect(*addresses[peer], secret, deadline, what=f"node {peer}")
-                sock.sendall(_HELLO.pack(self._node))
-                self._add(peer, Connection(sock, self._flusher, congestion_control=self._control))
+        own = addresses[self._node][: self._wiring.nics]
+        self._acceptors = [Acceptor(listen(*address), secret, self._greet, self._log) for address in own]
+        for peer in self._wiring.calls:
+            where = addresses[peer][self._wiring.neighbours[peer]]
+            sock = connect(*where, secret, deadline, what=f"node {peer}")
+            sock.sendall(_HELLO.pack(self._node))
+            self._add(peer, Connection(sock, self._flusher, congestion_control=self._control))
+        expected = set(self._wiring.neighbours)
         with self._condition:
             there = self._condition.wait_for(
-                lambda: len(self._peers) == len(self._plan.peers), max(deadline - time.monotonic(), 0.0)
+                lambda: set(self._peers) == expected, max(deadline - time.monotonic(), 0.0)
             )
         if not there:
-            missing = ", ".join(map(str, sorted(self._plan.peers - set(self._peers))))
+            missing = ", ".join(map(str, sorted(expected - set(self._peers))))
             raise ExecutorError(f"node {self._node}: waited {CONNECT_SECONDS:.0f} s for node {missing} to connect")
 
     def _log(self, text: str) -> None:
@@ -165,9 +169,12 @@ class Endpoint:
         try:
             while True:
                 connection.receive_exactly(header)
-                number, step, dtype, nbytes = _HEADER.unpack(header)
+                number, step, dst, dtype, nbytes = _HEADER.unpack(header)
                 message = self._borrow(nbytes)
                 connection.receive_exactly(message.data)
+                if dst != self._node:
+                    self._relay(bytes(header), message, dst)
+                    continue
                 message = message.view(NUMPY_DTYPES[dtype])
                 with self._condition:
                     running = self._of(number)
@@ -213,11 +220,21 @@ class Endpoint:
     def _transmit(self, number: int, running: _Running, one: Transmit) -> None:
         place = running.place(one.chunk)
         assert place is not None
-        header = _HEADER.pack(number, one.step, NUMPY_DTYPES.index(place.dtype), place.nbytes)
+        header = _HEADER.pack(number, one.step, one.dst, NUMPY_DTYPES.index(place.dtype), place.nbytes)
         buffers = (header, place.view(np.uint8).data) if place.nbytes else (header,)
 
         left = partial(self._do, number, running, partial(running.part.done, one.step))
-        self._peers[one.dst].send(*buffers, done=left)
+        self._peers[self._wiring.next_node[one.dst]].send(*buffers, done=left)
+
+    def _relay(self, header: bytes, message: Array, dst: int) -> None:
+        """On to the next node, whole messages at a time."""
+
+        def left() -> None:
+            with self._condition:
+                self._give_back(message)
+
+        buffers = (header, message.data) if message.nbytes else (header,)
+        self._peers[self._wiring.next_node[dst]].send(*buffers, done=left)
 
     def _combine(self, running: _Running, one: Combine) -> None:
         with self._condition:
@@ -256,7 +273,9 @@ def _add(place: Array, messages: Sequence[Array]) -> None:
 def main(argv: Sequence[str]) -> int:
     """A node without a contribution."""
     parser = argparse.ArgumentParser(prog="python -m baselines.executor", description=__doc__.split("\n")[0])
-    parser.add_argument("--settings", required=True, help="JSON: scheme, n, k, node, addresses, secret in hexadecimal")
+    parser.add_argument(
+        "--settings", required=True, help="JSON: scheme, network, n, k, node, addresses, secret in hexadecimal"
+    )
     settings = json.loads(parser.parse_args(argv).settings)
     try:
         start(settings, int(settings["node"])).serve()
@@ -269,8 +288,10 @@ def main(argv: Sequence[str]) -> int:
 def start(settings: dict[str, str], node: int) -> Endpoint:
     """The endpoint of a node, from the settings that the contender's plan wrote."""
     schedule = build(settings["scheme"], int(settings["n"]), int(settings["k"]))
-    addresses = [(host, int(port)) for host, port in json.loads(settings["addresses"])]
-    return Endpoint(schedule, node, addresses, bytes.fromhex(settings["secret"]), Flusher())
+    addresses = [[(host, int(port)) for host, port in nics] for nics in json.loads(settings["addresses"])]
+    return Endpoint(
+        schedule, node, addresses, bytes.fromhex(settings["secret"]), Flusher(), network=settings["network"]
+    )
 
 
 if __name__ == "__main__":

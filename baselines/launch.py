@@ -22,6 +22,12 @@ class Machine:
     address: str
     interface: str
     nic_bytes_per_s: float = 0.0  # each way; 0 where no NIC is involved
+    more_addresses: tuple[str, ...] = ()  # of further NICs
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """By NIC."""
+        return (self.address, *self.more_addresses)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,16 +158,16 @@ def bcube(ports: int, levels: int, rate: float) -> Network:
     )
 
 
-def relays(src: int, dst: int, ports: int, levels: int) -> tuple[int, ...]:
-    """The hosts of BCube(ports, levels) that a message passes between `src` and `dst`, in order."""
-    digit = digits([ports] * levels)
-    passed: list[int] = []
+def hops(src: int, dst: int, ports: int, levels: int) -> tuple[tuple[int, int], ...]:
+    """The way of a message on BCube(ports, levels): for every hop, the NIC by which it leaves, and the next host."""
+    found: list[tuple[int, int]] = []
     now = src
     for level in range(levels):
-        now += int(digit[level][dst] - digit[level][now]) * ports**level
-        if now not in (dst, *passed, src):
-            passed.append(now)
-    return tuple(passed)
+        then = now + (dst // ports**level % ports - now // ports**level % ports) * ports**level
+        if then != now:
+            found.append((level, then))
+        now = then
+    return tuple(found)
 
 
 def _hash(values: Indices, seed: int) -> Indices:

@@ -88,6 +88,9 @@ class Emulated:
     def address(self, host: str) -> str:
         return self._lab.spec.address(host)
 
+    def more_addresses(self, host: str) -> tuple[str, ...]:
+        return tuple(self._lab.spec.address(host, nic) for nic in range(1, self._lab.spec.nics))
+
     def interface(self, host: str) -> str:
         return NIC
 

@@ -41,6 +41,9 @@ class ThisMachine:
     def address(self, host: str) -> str:
         return LOOPBACK
 
+    def more_addresses(self, host: str) -> tuple[str, ...]:
+        return ()
+
     def interface(self, host: str) -> str:
         return "lo"
 

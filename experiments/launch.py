@@ -78,7 +78,13 @@ def machines(case: Case, stage: Stage) -> tuple[tuple[Machine, ...], tuple[Machi
 
     def machine(host: str) -> Machine:
         rate = case.nics.get(host, case.nic_bytes_per_s)
-        return Machine(host=host, address=stage.address(host), interface=stage.interface(host), nic_bytes_per_s=rate)
+        return Machine(
+            host=host,
+            address=stage.address(host),
+            interface=stage.interface(host),
+            nic_bytes_per_s=rate,
+            more_addresses=stage.more_addresses(host),
+        )
 
     gpus = tuple(machine(f"gpu{i}") for i in range(case.n))
     cpus = tuple(machine(f"cpu{i}") for i in range(case.k))

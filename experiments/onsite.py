@@ -71,6 +71,9 @@ class OnSite:
     def address(self, host: str) -> str:
         return self._fleet.address(self.host(host))
 
+    def more_addresses(self, host: str) -> tuple[str, ...]:
+        return self._fleet.more_addresses(self.host(host))
+
     def interface(self, host: str) -> str:
         return self._fleet.interface(self.host(host))
 

@@ -25,13 +25,14 @@ import msgspec
 
 from baselines import contenders
 from baselines.launch import ROOT, Contender
+from baselines.wiring import shape
 from byteps.units import format_rate
 from experiments import adder, launch, provenance, record, spec
 from experiments.agenda import RunError, cases_of, load
 from experiments.emulated import Emulated
 from experiments.progress import Display, display, expected_seconds
 from experiments.record import LATENCY_FACT, Calibration, Case, Record
-from scripts.lab import CONGESTION_CONTROL, overload, star
+from scripts.lab import CONGESTION_CONTROL, LabSpec, bcube, overload, star
 from scripts.netns import Lab, LabError, why_no_lab
 from scripts.stage import Stage
 
@@ -74,7 +75,7 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0
         if experiment.provenance == "measured":
             results = [_run_here(case, keep, show) for case in there]
         else:
-            for _, cases_of_a_lab in groupby(there, key=lambda case: case.nic_bytes_per_s):
+            for _, cases_of_a_lab in groupby(there, key=lambda case: (case.nic_bytes_per_s, network_of(case))):
                 groups = spec.launches(experiment, list(cases_of_a_lab))
                 results += _run_in_lab(groups, raw / "logs", keep, show)
     return len([case for case in there if not is_done(case, kept + results)])
@@ -165,6 +166,18 @@ def cluster_of(cases: list[Case]) -> dict[str, float]:
     return dict.fromkeys([*names, "scheduler"], rate)
 
 
+def network_of(case: Case) -> str:
+    """How the emulated hosts are wired: "star", or "bcube:3x2" (see `baselines.wiring`)."""
+    return case.settings.get("network", "star")
+
+
+def lab_of(cases: list[Case]) -> LabSpec:
+    """The emulated cluster that serves all these cases, which are of one network."""
+    hosts = cluster_of(cases)
+    ports, levels = shape(network_of(cases[0]))
+    return bcube(ports, levels, max(hosts.values()), beside=("scheduler",)) if ports else star(hosts)
+
+
 @dataclass(frozen=True)
 class _Launched:
     """A launch that waits for the calibration after it."""
@@ -186,11 +199,11 @@ def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], N
     """Launch after launch on one emulated cluster; the cases of a group share a launch."""
     if reason := why_no_lab():
         raise RunError(reason)
-    hosts = cluster_of([case for group in groups for case in group])
-    plan = star(hosts)
+    plan = lab_of([case for group in groups for case in group])
     if reason := overload(plan, int(provenance.host()["cores"])):
         raise RunError(reason)
-    show.note(f"emulated cluster: {len(hosts)} machines, NICs of {format_rate(max(hosts.values()))} each way")
+    rate = format_rate(plan.hosts[0].nic_bytes_per_s)
+    show.note(f"emulated cluster: {len(plan.hosts)} machines, {plan.nics} NIC each, {rate} each way")
     with Lab(plan) as lab:
         return run_on(Emulated(lab), groups, logs, keep, show)
 

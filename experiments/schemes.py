@@ -65,7 +65,7 @@ def topologies(servers: int) -> list[Point]:
         _point("ring at random", shuffled, one_nic, costs.ring(flat).carried),
         _point("HiPS", hips, one_nic, costs.ring(flat).carried),
         _point("mesh", served.mesh(n), [bcube], costs.mesh_on_bcube(ports, 2).carried),
-        _point("one ring", passed.ring(n), [bcube], costs.ring(n).carried),
+        _point("one ring", passed.bcube_ring(ports), [bcube], costs.ring(n).carried),
         _point("2 rings", passed.bcube_rings(ports, 2), [bcube], costs.rings_on_bcube(ports, 2).carried),
         _point("HiPS, BML", levels.bml(ports, 2), [bcube], costs.levels_on_bcube(ports, 2).carried),
     ]

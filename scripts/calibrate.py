@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from byteps.units import format_rate, parse_rate
 from scripts.lab import LabSpec, overload, star
@@ -92,21 +93,36 @@ def ring_of(nic_bytes_per_s: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def calibrate(lab: Lab, *, seconds: float = 2.0) -> Calibration:
     """Measures all NICs of an otherwise idle lab for `seconds`, after a ramp of half a second."""
-    rates = {host.name: host.nic_bytes_per_s for host in lab.spec.hosts}
-    addresses = {name: lab.spec.address(name) for name in lab.spec.names}
-    return measure(lab.popen, addresses, rates, seconds=seconds, bounds=EMULATED)
+    spec = lab.spec
+    if spec.nics == 1:
+        rates = {host.name: host.nic_bytes_per_s for host in spec.hosts}
+        addresses = {name: spec.address(name) for name in spec.names}
+        return measure(lab.popen, addresses, rates, ring_of(rates), seconds=seconds, bounds=EMULATED)
+    switches: dict[int, dict[str, float]] = {}  # by switch: the rates of its NICs, "HOST NUMBER"
+    addresses = {}
+    for index, host in enumerate(spec.hosts):
+        for nic in range(spec.nics):
+            switches.setdefault(spec.switch_of(index, nic), {})[f"{host.name} {nic}"] = host.nic_bytes_per_s
+            addresses[f"{host.name} {nic}"] = spec.address(host.name, nic)
+    flows = [flow for rates in switches.values() for flow in ring_of(rates)]
+    rates = {name: rate for found in switches.values() for name, rate in found.items()}
+
+    def popen(name: str, argv: Sequence[str], **options: Any) -> Process:
+        return lab.popen(name.partition(" ")[0], argv, **options)
+
+    return measure(popen, addresses, rates, flows, seconds=seconds, bounds=EMULATED)
 
 
 def measure(
     popen: Callable[..., Process],
     addresses: Mapping[str, str],
     nic_bytes_per_s: Mapping[str, float],
+    flows: Sequence[tuple[str, str]],
     *,
     seconds: float,
     bounds: tuple[float, float],
 ) -> Calibration:
-    """The same by `popen` of a stage, whose hosts need not share a clock."""
-    flows = ring_of(nic_bytes_per_s)
+    """The same by `popen` of a stage, whose hosts need not share a clock; a flow is a sender and a receiver."""
     load = [sys.executable, "-I", "-S", str(_LINKLOAD)]
     pipe = subprocess.PIPE
     peers: dict[str, Process] = {}

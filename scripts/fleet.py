@@ -121,6 +121,9 @@ class Fleet:
     def address(self, host: str) -> str:
         return self._agents.get(host).host.address
 
+    def more_addresses(self, host: str) -> tuple[str, ...]:
+        return ()  # what a host answers is its first NIC's
+
     def interface(self, host: str) -> str:
         return self._agents.get(host).nics[0]
 
@@ -187,10 +190,12 @@ class Fleet:
         may be shared or unequal, so there the result passes when every flow reaches half of what was stated.
         """
         names = self._two_at_least()
+        rates = {name: self._rate(self._hosts[name]) for name in names}
         return calibrate.measure(
             self.popen,
             {name: self.address(name) for name in names},
-            {name: self._rate(self._hosts[name]) for name in names},
+            rates,
+            calibrate.ring_of(rates),
             seconds=seconds,
             bounds=calibrate.MEASURED if self.provenance == "measured" else calibrate.EMULATED,
         )

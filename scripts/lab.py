@@ -23,7 +23,7 @@ Pure: no process, no file, no clock.  `scripts.netns` applies the text.
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,11 +60,15 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class LabSpec:
-    """Hosts on one switch, in one subnet of `prefix_len` bits; or all on `nics` switches, in subnets in a row."""
+    """Hosts on one switch, in one subnet of `prefix_len` bits; or all on `nics` switches, in subnets in a row.
+
+    `wiring`: by host, the switch of each of its NICs, where not all hosts are on the same ones.
+    """
 
     hosts: tuple[Host, ...]
     prefix_len: int = 16
     nics: int = 1
+    wiring: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.hosts:
@@ -75,6 +79,10 @@ class LabSpec:
                 raise ValueError(f"host {what} used twice: {', '.join(twice)}")
         if len({_subnet(host.address, self.prefix_len) for host in self.hosts}) != 1:
             raise ValueError(f"hosts are not all in one /{self.prefix_len} subnet")
+        if self.wiring and [len(switches) for switches in self.wiring] != [self.nics] * len(self.hosts):
+            raise ValueError(
+                f"wiring of {len(self.wiring)} hosts; give {len(self.hosts)} hosts {self.nics} switches each"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,6 +93,10 @@ class LabSpec:
             if host.name == name:
                 return host
         raise ValueError(f"no host {name!r} in this lab; it has {', '.join(self.names)}")
+
+    def switch_of(self, index: int, nic: int) -> int:
+        """Of a NIC of the host number `index`."""
+        return self.wiring[index][nic] if self.wiring else nic
 
     def address(self, name: str, nic: int = 0) -> str:
         return _address(self.host(name), nic, self.prefix_len)
@@ -140,6 +152,27 @@ def star(hosts: Mapping[str, float], *, subnet: str = "10.77.0.0/16", nics: int 
         prefix_len=network.prefixlen,
         nics=nics,
     )
+
+
+def bcube(
+    ports: int, levels: int, nic_bytes_per_s: float, *, beside: Sequence[str] = (), subnet: str = "10.77.0.0/16"
+) -> LabSpec:
+    """Hosts gpu0, gpu1, ... of BCube(ports, levels), which has ports^levels: a NIC per level, on a switch of as many
+    ports with the hosts whose numbers, written in base `ports`, differ in that digit alone.  They forward nothing.
+    Hosts `beside` it are on the first switch of every level.
+    """
+    count = ports**levels
+    names = [*(f"gpu{i}" for i in range(count)), *beside]
+    flat = star(dict.fromkeys(names, nic_bytes_per_s), subnet=subnet, nics=levels)
+    switches = count // ports
+    wiring = tuple(
+        tuple(
+            level * switches + host // ports ** (level + 1) * ports**level + host % ports**level
+            for level in range(levels)
+        )
+        for host in range(count)
+    ) + (tuple(level * switches for level in range(levels)),) * len(beside)
+    return LabSpec(hosts=flat.hosts, prefix_len=flat.prefix_len, nics=levels, wiring=wiring)
 
 
 def shaping(bytes_per_s: float) -> Shaping:
@@ -227,17 +260,20 @@ _NO_TCP_MEMORY = "echo 1 >/proc/sys/net/ipv4/tcp_no_metrics_save"
 
 def _switch_lines(spec: LabSpec, prefix: str) -> tuple[str, ...]:
     lines = ["link set lo up"]
-    for nic in range(spec.nics):  # a bridge each: on one, a host would answer for all its addresses on every NIC
+    pairs = [(nic, i) for nic in range(spec.nics) for i in range(len(spec.hosts))]
+    for switch in sorted({spec.switch_of(i, nic) for nic, i in pairs}):
+        # a bridge for every NIC of a host: on one, it would answer for all its addresses on all of them
         lines += [
-            f"link add br{nic} type bridge stp_state 0 mcast_snooping 0",
-            f"link set br{nic} addrgenmode none up",
+            f"link add br{switch} type bridge stp_state 0 mcast_snooping 0",
+            f"link set br{switch} addrgenmode none up",
         ]
+    for nic in range(spec.nics):
         for i, host in enumerate(spec.hosts):
             inside = host_namespace(prefix, host.name)
             lines += [
                 f"link add {port(i, nic)} type veth peer name {device(nic)} netns {inside}",
                 f"link set {port(i, nic)} addrgenmode none",
-                f"link set {port(i, nic)} master br{nic}{_gso(host)} up",
+                f"link set {port(i, nic)} master br{spec.switch_of(i, nic)}{_gso(host)} up",
             ]
     return tuple(lines)
 

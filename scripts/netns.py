@@ -9,13 +9,14 @@ which ends its processes in order.  Nothing outlives the creator: see `scripts.l
 import contextlib
 import dataclasses
 import json
+import operator
 import os
 import secrets
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -61,9 +62,14 @@ class Counters:
     dropped_packets: int
 
     def __sub__(self, before: "Counters") -> "Counters":
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(before), strict=True)
-        names = (field.name for field in dataclasses.fields(self))
-        return Counters(**{name: now - then for name, (now, then) in zip(names, pairs, strict=True)})
+        return self._with(before, operator.sub)
+
+    def __add__(self, other: "Counters") -> "Counters":
+        return self._with(other, operator.add)
+
+    def _with(self, other: "Counters", operation: Callable[[int, int], int]) -> "Counters":
+        names = [field.name for field in dataclasses.fields(self)]
+        return Counters(**{name: operation(getattr(self, name), getattr(other, name)) for name in names})
 
 
 def why_no_lab() -> str:
@@ -187,8 +193,11 @@ class Lab:
         return self._read((host,), nic)[host]
 
     def all_counters(self) -> dict[str, Counters]:
-        """Counters of all hosts.  Read them after the sockets are closed: what is in flight is in neither."""
-        return self._read(self.spec.names)
+        """Counters of all hosts, all NICs of one together.  Read them when nothing is in flight: it is in neither."""
+        found = self._read(self.spec.names)
+        for nic in range(1, self.spec.nics):
+            found = {host: found[host] + more for host, more in self._read(self.spec.names, nic).items()}
+        return found
 
     def _read(self, hosts: Sequence[str], nic: int = 0) -> dict[str, Counters]:
         switch = lab.switch_namespace(self.prefix)

@@ -39,6 +39,10 @@ class Stage(Protocol):
         """The name of the host's first NIC."""
         ...
 
+    def more_addresses(self, host: str) -> tuple[str, ...]:
+        """Of its further NICs, where launches use several."""
+        ...
+
     def popen(
         self,
         host: str,

@@ -2,7 +2,8 @@
 
 Setting `scheme` chooses one (`byteps.schedules.catalogue`): "ring", "mesh", "tree:16", "halving-doubling", "torus:2x4",
 "hierarchical:2x4" with `schedule`; "servers", "byteps" with `schedule-servers`, whose further nodes run on the CPU
-machines.  This executor shares the transport with BytePS and nothing else: chunks are whole, no credit, no priorities.
+machines.  Setting `network` says how hosts are wired: "star", or "bcube:3x2", whose hosts relay for each other.
+The executor shares the transport with BytePS and nothing else: chunks are whole, no credit, no priorities.
 """
 
 import json
@@ -28,7 +29,10 @@ def plan(launch: Launch, *, default: str, with_servers: bool) -> list[Process]:
         "n": str(n),
         "k": str(k),
         "secret": launch.secret,
-        "addresses": json.dumps([(machine.address, launch.port + node) for node, machine in enumerate(machines)]),
+        "network": launch.settings.get("network", "star"),
+        "addresses": json.dumps(
+            [[(address, launch.port + node) for address in machine.addresses] for node, machine in enumerate(machines)]
+        ),
     }
     servers = [
         Process(
@@ -59,6 +63,8 @@ _SOURCES = (
     "baselines/peers/schedules.py",
     "baselines/adapters/schedule_adapter.py",
     "baselines/executor.py",
+    "baselines/wiring.py",
+    "byteps/network.py",
     "byteps/schedule.py",
     "byteps/schedule_part.py",
     "byteps/schedules/*.py",

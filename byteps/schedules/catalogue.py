@@ -1,6 +1,7 @@
 """Schemes by name, for settings of experiments and commands: "ring", "tree:16", "torus:2x4".
 
-What follows the colon is pieces of a tree, rows and columns of a torus or groups and members of a hierarchy.  Pure.
+What follows the colon is pieces of a tree or a mesh, rows and columns of a torus, groups and members of a hierarchy, or
+ports and levels of a BCube.  Pure.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,20 +41,37 @@ def _factors(n: int, detail: str, what: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def _pieces(detail: str) -> int:
+def _power(n: int, detail: str) -> tuple[int, int]:
+    """ "3x2": ports and levels of a BCube of 3^2 hosts; one level if nothing is said."""
+    ports, _, count = (detail or f"{n}x1").partition("x")
+    if not (ports.isdigit() and count.isdigit()) or int(ports) ** int(count) != n:
+        raise ValueError(f"BCube of {detail!r} for {n} workers; write PORTSxLEVELS with ports^levels = {n}")
+    return int(ports), int(count)
+
+
+def _side(n: int) -> int:
+    if isqrt(n) ** 2 != n:
+        raise ValueError(f"a ring on BCube of 2 levels for {n} workers; their number must be a square, such as 9")
+    return isqrt(n)
+
+
+def _pieces(detail: str, default: int) -> int:
     if detail and not detail.isdigit():
-        raise ValueError(f"a tree in {detail!r} pieces; write a whole number, such as tree:16")
-    return int(detail or 16)
+        raise ValueError(f"{detail!r} pieces; write a whole number, such as tree:16")
+    return int(detail or default)
 
 
 SCHEMES: Mapping[str, Build] = MappingProxyType(
     {
-        "mesh": lambda n, _k, _detail: served.mesh(n),
+        "mesh": lambda n, _k, detail: served.mesh(n, pieces=_pieces(detail, 1)),
         "ring": lambda n, _k, _detail: passed.ring(n),
-        "tree": lambda n, _k, detail: passed.tree(n, _pieces(detail)),
+        "tree": lambda n, _k, detail: passed.tree(n, _pieces(detail, 16)),
         "halving-doubling": lambda n, _k, _detail: passed.halving_doubling(n),
         "torus": lambda n, _k, detail: levels.torus(*_factors(n, detail, "torus")),
         "hierarchical": lambda n, _k, detail: passed.hierarchical(*_factors(n, detail, "hierarchy")),
+        "gray-ring": lambda n, _k, _detail: passed.bcube_ring(_side(n)),
+        "rings": lambda n, _k, _detail: passed.bcube_rings(*_power(n, detail)),
+        "bml": lambda n, _k, detail: levels.bml(*_power(n, detail)),
         "byteps": _byteps,
         "servers": lambda n, k, _detail: served.parameter_server(n, k),
     }

@@ -51,12 +51,22 @@ def bcube_rings(ports: int, levels: int) -> Schedule:
     """
     if levels not in (1, 2):
         raise ValueError(f"BCube of {levels} levels: rings that never share a NIC are known here for 1 and 2 levels")
-    n = ports**levels
     if levels == 1:
-        return rings("multi-ring", [np.arange(n)])
-    position = np.arange(n)
-    upper, lower = position // ports, (position - position // ports) % ports
+        return rings("multi-ring", [np.arange(ports)])
+    upper, lower = _gray_code(ports)
     return rings("multi-ring", [upper * ports + lower, lower * ports + upper])
+
+
+def bcube_ring(ports: int) -> Schedule:
+    """One ring on BCube(ports, 2), every hop of which is direct: the first of `bcube_rings`."""
+    upper, lower = _gray_code(ports)
+    return rings("ring", [upper * ports + lower])
+
+
+def _gray_code(base: int) -> tuple[Indices, Indices]:
+    """Both digits of base^2 numbers, of which two in a row, and the last and the first, differ in one digit by 1."""
+    position = np.arange(base * base)
+    return position // base, (position - position // base) % base
 
 
 def tree(n: int, pieces: int = 1) -> Schedule:

@@ -34,7 +34,7 @@ def free_ports(count: int) -> list[int]:
 def nodes(scheme: str, n: int, k: int = 0) -> Iterator[list[Endpoint]]:
     """All nodes of a schedule, in this process."""
     schedule = build(scheme, n, k)
-    addresses = [("127.0.0.1", port) for port in free_ports(schedule.num_nodes)]
+    addresses = [[("127.0.0.1", port)] for port in free_ports(schedule.num_nodes)]
     found: dict[int, Endpoint] = {}
 
     def start(node: int) -> None:

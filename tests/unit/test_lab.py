@@ -1,5 +1,6 @@
 """Laws of the text that builds the emulated cluster."""
 
+import dataclasses
 import re
 
 import pytest
@@ -10,7 +11,7 @@ from byteps.theory import TCP_PAYLOAD_FRACTION
 from scripts import lab
 from scripts.calibrate import Calibration, Flow, ring
 from scripts.fidelity import Fidelity, idle_share, wait_share
-from scripts.lab import Host, LabSpec, overload, shaping, star
+from scripts.lab import Host, LabSpec, bcube, overload, shaping, star
 
 PREFIX = lab.run_prefix(123, 456, "c0ffee")
 rates = st.floats(min_value=1e3, max_value=125e9)
@@ -181,3 +182,21 @@ def test_run_queue_wait_is_that_of_the_worst_thread() -> None:
 def test_idle_share_is_of_all_cores() -> None:
     assert idle_share(idle_ticks=200, ticks_per_s=100, num_cores=2, wall_seconds=2.0) == 0.5
     assert idle_share(idle_ticks=401, ticks_per_s=100, num_cores=2, wall_seconds=2.0) == 1.0
+
+
+def test_hosts_of_bcube_share_a_switch_where_they_differ_in_one_digit() -> None:
+    spec = bcube(3, 2, 12.5e6)
+    assert len(spec.hosts) == 9
+    for level in range(2):
+        for a in range(9):
+            for b in range(9):
+                digits = [(a // 3**position % 3, b // 3**position % 3) for position in range(2)]
+                differ = [position for position, (one, other) in enumerate(digits) if one != other]
+                same = spec.switch_of(a, level) == spec.switch_of(b, level)
+                assert same == (differ in ([], [level]))
+    assert len({spec.switch_of(host, level) for host in range(9) for level in range(2)}) == 6
+
+
+def test_wiring_must_name_a_switch_for_every_nic() -> None:
+    with pytest.raises(ValueError, match="give 9 hosts 2 switches each"):
+        dataclasses.replace(bcube(3, 2, 12.5e6), wiring=((0, 1),))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from byteps.cluster import uniform_cluster
-from byteps.network import NOWHERE, Network, bcube, fat_tree, relays, star
+from byteps.network import NOWHERE, Network, bcube, fat_tree, hops, star
 from byteps.schedule import Schedule
 from byteps.scheduled import estimate, link_loads, simulate
 from byteps.schedules import costs, levels, passed, served
@@ -17,7 +17,7 @@ TABLE: list[tuple[Schedule, Network, costs.Cost]] = [
     (passed.ring(9), STAR9, costs.ring(9)),
     (levels.hips(3, 2), STAR9, costs.Cost(carried=16 / 9, startups=4)),
     (served.mesh(9), BCUBE, costs.mesh_on_bcube(3, 2)),
-    (passed.ring(9), BCUBE, costs.ring(9)),
+    (passed.bcube_ring(3), BCUBE, costs.ring(9)),
     (passed.bcube_rings(3, 2), BCUBE, costs.rings_on_bcube(3, 2)),
     (levels.bml(3, 2), BCUBE, costs.levels_on_bcube(3, 2)),
     (levels.hips(3, 2, within="ring"), BCUBE, costs.levels_on_bcube(3, 2, ring_within=True)),
@@ -100,10 +100,17 @@ def test_ecmp_collides_and_no_seed_beats_the_network_without_collisions() -> Non
     assert len({round(one, 6) for one in times}) > 1
 
 
-def test_relays_are_the_hosts_between() -> None:
-    assert relays(0, 8, 3, 2) == (2,)
-    assert relays(0, 1, 3, 2) == ()
-    assert relays(0, 7, 2, 3) == (1, 3)
+def test_messages_on_bcube_hop_over_the_hosts_between() -> None:
+    assert hops(0, 8, 3, 2) == ((0, 2), (1, 8))
+    assert hops(0, 1, 3, 2) == ((0, 1),)
+    assert hops(0, 7, 2, 3) == ((0, 1), (1, 3), (2, 7))
+    cube = bcube(3, 2, RATE)
+    for src, dst in ((0, 8), (4, 5), (7, 2)):
+        here, links = src, []
+        for nic, then in hops(src, dst, 3, 2):
+            links += [f"h{here}.{nic}.out", f"h{then}.{nic}.in"]
+            here = then
+        assert tuple(links) == cube.way(src, dst)
 
 
 def test_two_jobs_on_one_network_take_longer_than_each_alone_and_not_longer_than_both() -> None:

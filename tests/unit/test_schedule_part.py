@@ -79,13 +79,15 @@ def test_nothing_leaves_before_the_node_s_own_contribution_is_there() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_has_a_name(scheme: str) -> None:
-    assert build(scheme, 6, 2).num_workers == 6
+    assert build(scheme, 9, 2).num_workers == 9
 
 
 @pytest.mark.parametrize(
     ("scheme", "k", "words"),
     [
-        ("rings", 0, "known are mesh, ring"),
+        ("star", 0, "known are mesh, ring"),
+        ("gray-ring", 0, "must be a square"),
+        ("bml:3x2", 0, "ports.levels = 6"),
         ("servers", 0, "needs machines beside the workers"),
         ("torus:2x4", 0, "two numbers whose product is 6"),
         ("tree:x", 0, "whole number"),
