@@ -108,6 +108,8 @@ def why_not(experiment: spec.Experiment) -> str:
     several = any(len(size.nic_rates) > 1 for size in experiment.tier.values())
     if several or any(choice.nic for choice in experiment.contender):
         return f"{experiment.name} compares NIC rates, and a host's is what it is"
+    if any(set(choice.settings.get("network", [])) - {"star"} for choice in experiment.contender):
+        return f"{experiment.name} compares networks, and the hosts' is what it is"
     return ""
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import byteps
 from baselines.session import Array, Tensor
+from baselines.session import Session as SessionLike
 
 
 class Session:
@@ -38,8 +39,17 @@ class Session:
         byteps.shutdown()
 
 
-def start(*, rank: int, size: int, settings: dict[str, str]) -> Session:
-    session = Session()
+def start(*, rank: int, size: int, settings: dict[str, str]) -> SessionLike:
+    """Setting `device`: "cpu" (default), or "cuda" for gradients on a GPU."""
+    session: SessionLike
+    if settings.get("device", "cpu") == "cpu":
+        session = Session()
+    else:
+        from baselines.adapters import byteps_device  # torch, which nobody else here needs
+
+        device = byteps_device.device_of(rank)
+        byteps.init()
+        session = byteps_device.Session(device)
     if (byteps.rank(), byteps.size()) != (rank, size):
         raise RuntimeError(f"byteps says rank {byteps.rank()} of {byteps.size()}, the orchestrator {rank} of {size}")
     return session

@@ -10,12 +10,18 @@ from baselines.launch import DRIVER, Contender, Launch, Machine, Process, driver
 from byteps import theory
 from byteps.version import VERSION
 
-PLANS_AND_PREDICTS = ("flowsim", "lowering", "machine", "plan_view", "planner", "planning", "predict", "strategy")
+DEVICES = ("cpu", "cuda")  # where gradients are: setting `device`
+PLANS_AND_PREDICTS = (
+    *("allocated", "allocation", "doctor", "doctor_view", "examine", "flowsim", "hosts", "hosts_view", "lowering"),
+    *("machine", "plan_view", "planner", "planning", "predict", "strategy"),
+)
 """Modules that no process of a job uses."""
 
 
 def plan(launch: Launch, *, forced: bool = False) -> list[Process]:
     """The processes; `forced`: with scheduler and servers also for a lone worker, which must be told to use them."""
+    if (device := launch.settings.get("device", DEVICES[0])) not in DEVICES:
+        raise ValueError(f"byteps: device = {device!r}; it takes one of {', '.join(DEVICES)}")
     # What BytePS chooses by itself follows from bytes and rate, which are scaled already.
     chosen = launch.settings.get("partition", "auto")
     partition = chosen if chosen == "auto" else str(launch.knob("partition", chosen))
@@ -68,7 +74,8 @@ CONTENDERS = (
         sources=(
             *("byteps/*.py", "!byteps/cli.py", "!byteps/bench.py", "!byteps/theory.py"),
             *(f"!byteps/{name}.py" for name in PLANS_AND_PREDICTS),
-            *(*DRIVER, "baselines/peers/byteps.py", "baselines/adapters/byteps_adapter.py"),
+            *(*DRIVER, "baselines/peers/byteps.py"),
+            *("baselines/adapters/byteps_adapter.py", "baselines/adapters/byteps_device.py"),
         ),
         plan=plan,
         nic_nbytes=nic_nbytes,

@@ -128,6 +128,7 @@ def test_a_replay_is_scaled_down_only_as_far_as_nics_are_slow():
 
 def test_experiments_about_nic_rates_or_this_machine_stay_in_the_lab():
     assert cluster.why_not(agenda.load("rates")) == "rates compares NIC rates, and a host's is what it is"
+    assert "compares networks" in cluster.why_not(agenda.load("topologies"))
     assert "needs no cluster" in cluster.why_not(agenda.load("fig9b"))
     assert cluster.why_not(agenda.load("fig12")) == ""
     assert "fig12" in cluster.experiments_of("smoke")
