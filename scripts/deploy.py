@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +78,29 @@ def sources(root: Path = ROOT) -> list[str]:
         folders[:] = sorted(name for name in folders if name not in _NOT_SOURCES and not name.endswith(_CACHE_ENDS))
         found += [os.path.relpath(os.path.join(folder, file), root) for file in files if not file.endswith(_CACHE_ENDS)]
     return sorted(found)
+
+
+def not_sent(root: Path = ROOT) -> list[str]:
+    """Python files and tables that git neither tracks nor ignores: perhaps forgotten."""
+    others = _git_files(root, "--others", "--exclude-standard") or []
+    return [path for path in others if path.endswith((".py", ".toml", ".sh"))]
+
+
+def _git_files(root: Path, *options: str) -> list[str] | None:
+    """None where this is no clone."""
+    if not shutil.which("git") or not (root / ".git").exists():
+        return None
+    argv = ["git", "-C", str(root), "ls-files", "-z", *options]
+    listed = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+    return [os.fsdecode(path) for path in listed.stdout.split(b"\0") if path] if listed.returncode == 0 else None
+
+
+def suite(tell: Callable[[str], None]) -> Parcel:
+    """What is deployed."""
+    if forgotten := not_sent():
+        more = f" and {len(forgotten) - 3} more" if len(forgotten) > 3 else ""
+        tell(f"not sent, since git does not track them: {', '.join(forgotten[:3])}{more}")
+    return parcel(ROOT, sources())
 
 
 def send(session: Session, what: Parcel, folder: str) -> bool:

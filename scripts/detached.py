@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from byteps.hosts import Host, Site, resolved
+from scripts.deploy import SEND_SECONDS, deploy, suite
 from scripts.sessions import Sessions
 from scripts.ssh import HostFailed, Session
 
@@ -79,8 +80,13 @@ def conductor_of(site: Site, states: dict[str, State]) -> Host | None:
 
 
 def start(site: Site, order: Order, *, tell: Tell = print) -> Host:
-    """The conductor's host, once everything runs; RunFailed if it does not, and then nothing does."""
+    """The conductor's host, once everything runs; RunFailed if it does not, and then nothing does.
+
+    The suite's files go to the hosts first: all run the same, and what is here.
+    """
     with Sessions(site, tell=tell) as sessions:
+        files = suite(tell)
+        sessions.each("deploying", lambda session: deploy(session, files), seconds=SEND_SECONDS)
         prepared = sessions.each(
             "preparing",
             lambda session: json.loads(

@@ -3,6 +3,7 @@
 Each works on all hosts at once, ends with a table, and exits with 1 unless all is well on every host.
 """
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from scripts.detached import Order, RunFailed
 from scripts.ssh import HostFailed
 
 ROOT = deploying.ROOT
+if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(line_buffering=True)  # progress is seen in a pipe, too
 _HELP = {"cluster": "the cluster file; default: the environment's CLUSTER"}
 _KEEPS = {**_HELP, "results": "the folder with raw/ records; default: results"}
 Function = TypeVar("Function", bound=Callable[..., None])

@@ -55,6 +55,7 @@ def facts(workdir: str, environment: str, address: str) -> None:
         "sudo": os.geteuid() == 0 or output("sudo", "-n", "true") is not None,
         "free_bytes": shutil.disk_usage(folder).free,
         "writable": os.access(folder, os.W_OK),
+        "file_system": file_system(folder),
         "interfaces": interfaces(),
         "address": resolve(address),
         "tc": any(shutil.which(name, path=os.environ.get("PATH", "") + ":/sbin:/usr/sbin") for name in ("tc",)),
@@ -64,6 +65,18 @@ def facts(workdir: str, environment: str, address: str) -> None:
     found["topology"] = (output("nvidia-smi", "topo", "-m") or "") if found["gpus"] else ""
     found["now"] = time.time()  # last: the laptop takes it as the moment of the answer
     print(json.dumps(found))
+
+
+def file_system(folder: str) -> str:
+    """Its kind, such as "ext4"."""
+    best, kind = "", ""
+    with contextlib.suppress(OSError), open("/proc/self/mounts") as mounts:
+        for line in mounts:
+            _, place, what, *_ = line.split(" ")
+            place = place.replace("\\040", " ")
+            if len(place) >= len(best) and os.path.join(folder, "").startswith(os.path.join(place, "")):
+                best, kind = place, what
+    return kind
 
 
 def of_environment(folder: str) -> str:

@@ -16,6 +16,7 @@ Facts = dict[str, Any]  # of host_probe.py
 
 _LEAST_PYTHON = (3, 11)
 _LEAST_FREE = {"gpu": 12 << 30, "cpu": 2 << 30}  # torch for CUDA with what it needs takes 6 GB, peers bring their own
+_SHARED = ("nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "fuse.glusterfs")
 _MOST_SKEW_SECONDS = 1.0
 _LEAST_RATE = 0.9  # of what nic promises
 _FLOW_BYTES_PER_S = 1.25e9  # what one stream of this program may carry: faster NICs get more of them
@@ -68,6 +69,9 @@ def problems(look: Look, *, cap: bool = False, measured: bool = True) -> list[Fi
     if facts["free_bytes"] < least:
         text = f"{format_nbytes(facts['free_bytes'])} free for {host.workdir}, {format_nbytes(least)} are needed"
         found.append(Finding(text, "free some, or set install.workdir"))
+    if facts["file_system"] in _SHARED:
+        text = f"{host.workdir} is on {facts['file_system']}, which other hosts may share"
+        found.append(Finding(text, "set install.workdir to a folder of its own disk, such as /var/tmp/byteps"))
     if not facts["writable"]:
         found.append(Finding(f"{host.workdir} cannot be made or written", "set install.workdir"))
     if abs(look.skew_seconds) > _MOST_SKEW_SECONDS:

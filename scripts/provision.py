@@ -13,7 +13,7 @@ from pathlib import Path
 
 from byteps.hosts import Host, Site
 from byteps.hosts_view import host_peers
-from scripts.deploy import ROOT, Parcel, deploy, parcel, send, sources
+from scripts.deploy import SEND_SECONDS, Parcel, deploy, parcel, send, suite
 from scripts.sessions import Sessions
 from scripts.ssh import HostFailed, Session, quoted
 
@@ -59,7 +59,7 @@ class Provisioner:
     def __call__(self, session: Session) -> tuple[str, str, str]:
         host = session.host
         log = Log(self.logs / host.name / "provision.log", session)
-        suite = deploy(session, self.suite)
+        files = deploy(session, self.suite)
         if host.wheels:
             send(session, self.wheels[host.wheels], "wheels")
         links = [_link(session, ".venv", host.environment), _link(session, ".peers", host.peers_folder)]
@@ -68,7 +68,7 @@ class Provisioner:
         )
         self._try(session, log)
         peers = f"linked{', as before' * (links[1] == 'unchanged')}" if host.peers_folder else _peers(session, log)
-        return suite, environment, peers
+        return files, environment, peers
 
     def _install(self, session: Session, log: Log) -> str:
         """The environment, unless it was made the same way before."""
@@ -141,7 +141,7 @@ def provision(site: Site, logs: Path, *, tell: Callable[[str], None] = print) ->
     """The table, and the names of the hosts that failed."""
     folders = {host.wheels for host in site.hosts if host.wheels}
     wheels = {folder: parcel(Path(folder).expanduser(), wheels_in(folder)) for folder in folders}
-    work = Provisioner(suite=parcel(ROOT, sources()), wheels=wheels, logs=logs)
+    work = Provisioner(suite=suite(tell), wheels=wheels, logs=logs)
     with Sessions(site, tell=tell) as sessions:
         done = sessions.each("provisioning", work, seconds=(2 + 5) * INSTALL_SECONDS)
         return sessions.table(done, HEADING), list(sessions.failures)
@@ -153,7 +153,7 @@ def wheels_in(folder: str) -> list[str]:
 
 def deploy_all(site: Site, *, tell: Callable[[str], None] = print) -> tuple[str, list[str]]:
     """The suite's files alone."""
-    suite = parcel(ROOT, sources())
+    sent = suite(tell)
     with Sessions(site, tell=tell) as sessions:
-        done = sessions.each("deploying", lambda session: (deploy(session, suite),), seconds=1800.0)
+        done = sessions.each("deploying", lambda session: (deploy(session, sent),), seconds=SEND_SECONDS)
         return sessions.table(done, HEADING[:1]), list(sessions.failures)

@@ -231,6 +231,8 @@ def _exit_failure(code: int, error: str, command: str, host: Host) -> HostFailed
         return HostFailed(
             f"{host.python} not found (exit {code})", "set install.python to the whole path of a Python 3.11 or later"
         )
+    if "SyntaxError" in error:
+        return HostFailed(f"{host.python} is too old a Python", "set install.python to a Python 3.11 or later")
     reason, _, todo = error.partition("; do: ")
     last = reason.splitlines()[-1] if reason else "it said nothing"
     return HostFailed(f"{last} (exit {code})", todo or f"see what it says there: {_brief(command)}")

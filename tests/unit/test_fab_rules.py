@@ -39,6 +39,7 @@ def look(number: int = 0, **facts: object) -> Look:
         "sudo": True,
         "free_bytes": 100 << 30,
         "writable": True,
+        "file_system": "ext4",
         "interfaces": {
             "lo": {"addresses": ["127.0.0.1"], "mtu": 65536, "speed": -1},
             "eth1": {"addresses": [host.address], "mtu": 1500, "speed": 1000},
@@ -68,6 +69,7 @@ def test_nothing_is_said_about_a_host_that_is_all_right():
         ({"venv": False}, "failed", "its Python has no venv"),
         ({"free_bytes": 5 << 30}, "failed", "5 GiB free for ~/byteps, 12 GiB are needed"),
         ({"writable": False}, "failed", "~/byteps cannot be made or written"),
+        ({"file_system": "nfs4"}, "failed", "~/byteps is on nfs4, which other hosts may share"),
         ({"sudo": False}, "note", "neither root nor `sudo -n`"),
         ({"gpus": []}, "note", "0 of 1 GPUs seen by nvidia-smi"),
         ({"address": ""}, "failed", "10.0.0.1 does not resolve there"),
