@@ -70,7 +70,7 @@ SCHEMES: Mapping[str, Build] = MappingProxyType(
         "torus": lambda n, _k, detail: levels.torus(*_factors(n, detail, "torus")),
         "hierarchical": lambda n, _k, detail: passed.hierarchical(*_factors(n, detail, "hierarchy")),
         "gray-ring": lambda n, _k, _detail: passed.bcube_ring(_side(n)),
-        "rings": lambda n, _k, _detail: passed.bcube_rings(*_power(n, detail)),
+        "rings": lambda n, _k, detail: passed.bcube_rings(*_power(n, detail)),
         "bml": lambda n, _k, detail: levels.bml(*_power(n, detail)),
         "byteps": _byteps,
         "servers": lambda n, k, _detail: served.parameter_server(n, k),
