@@ -17,7 +17,8 @@ from byteps.scheduled import estimate, simulate
 from byteps.schedules import levels, passed, served
 
 PIECES = 8  # of what a service sums and of what a tree passes on
-_MOST_EXACT = 12_000  # messages; more are estimated
+_MOST_EXACT = 4_000  # messages, of which an exact simulation takes a second; more are estimated
+_MOST_MACHINES = 256  # of a cluster: an all-to-all of more takes seconds even to estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +55,21 @@ def rank(
         if exact:
             (seconds,) = simulate([(schedule, nbytes)], network, startup_seconds=startup_seconds)
         else:
-            seconds = estimate(schedule, nbytes, network, startup_seconds=startup_seconds).seconds
+            pieces = len(schedule.rounds) > 2 and [one.keep for one in schedule.rounds[:3]] == [True, False, True]
+            estimated = estimate(schedule, nbytes, network, startup_seconds=startup_seconds, overlapping=pieces)
+            seconds = estimated.seconds
         found.append(Choice(name=schedule.name, seconds=seconds, exact=exact))
     return sorted(found, key=lambda choice: choice.seconds)
 
 
 def of_cluster(cluster: Cluster, nbytes: float, *, fraction: float = 1.0, startup_seconds: float = 0.0) -> list[Choice]:
-    """Every scheme on a cluster's machines and racks, the fastest first; `fraction` of each rate carries payload."""
+    """Every scheme on a cluster's machines and racks, the fastest first; `fraction` of each rate carries payload.
+
+    None of a cluster of more than 256 machines.
+    """
     machines: tuple[Machine, ...] = cluster.gpu_machines + cluster.cpu_machines
+    if len(machines) > _MOST_MACHINES:
+        return []
     names = list(cluster.uplinks)
     network = racks(
         [machine.nic_bytes_per_s * fraction for machine in machines],

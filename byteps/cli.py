@@ -106,12 +106,16 @@ def plan(
 ) -> None:
     """Who should sum what on this cluster, how long that takes, what limits it, and what one more CPU machine brings.
 
+    Below it, every scheme of the literature that fits the cluster's network, simulated.
+
     byteps plan cluster.toml --model bert-large
     """
+    from byteps.choose import of_cluster
     from byteps.cluster import load_cluster
     from byteps.plan import write_plan
-    from byteps.plan_view import view
+    from byteps.plan_view import schemes, view
     from byteps.planning import forecast, gradient_nbytes
+    from byteps.theory import TCP_PAYLOAD_FRACTION
 
     output = output or Path(f"{cluster.stem}.plan.json")
     if output.resolve() == cluster.resolve():
@@ -122,6 +126,8 @@ def plan(
     except (ValueError, OSError) as error:
         raise BytePSError(error) from None
     typer.echo(view(found, f"{cluster.name}, {model}"))
+    ranked = of_cluster(found.cluster, found.nbytes, fraction=TCP_PAYLOAD_FRACTION)
+    typer.echo(f"\n{schemes(ranked)}" if ranked else "")
     typer.echo(f"\nwritten to {output}; for the scheduler: BYTEPS_PLAN={output}")
 
 

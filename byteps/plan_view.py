@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
+from byteps.choose import Choice
 from byteps.planning import Alternative, Forecast, Group
 from byteps.units import format_nbytes, format_rate
 
@@ -21,6 +22,25 @@ def view(forecast: Forecast, title: str) -> str:
     if notes:
         paragraphs.append(notes)
     return "\n\n".join("\n".join(lines) for lines in paragraphs)
+
+
+def schemes(ranked: Sequence[Choice]) -> str:
+    """Every scheme that fits the cluster's network; "" if none was simulated."""
+    if not ranked:
+        return ""
+    best = ranked[0].seconds
+    rows = [("schedule", "time", "times the fastest", "simulated")]
+    rows += [
+        (
+            one.name,
+            f"{one.seconds:.4g} s",
+            f"{one.seconds / best:.2f}" if best else "-",
+            "exactly" if one.exact else "by rounds",
+        )
+        for one in ranked
+    ]
+    title = "As schedules of whole chunks, NICs and uplinks only (docs/schemes.md):"
+    return "\n".join([title, *_columns(rows)])
 
 
 def _group_row(group: Group) -> tuple[str, ...]:

@@ -53,14 +53,23 @@ def simulate(
     return [float(outcome.end[first:last].max(initial=0.0)) for first, last in spans]
 
 
-def estimate(schedule: Schedule, nbytes: float, network: Network, *, startup_seconds: float = 0.0) -> Estimate:
-    """Round by round; node i is on host i."""
+def estimate(
+    schedule: Schedule, nbytes: float, network: Network, *, startup_seconds: float = 0.0, overlapping: bool = False
+) -> Estimate:
+    """Round by round; node i is on host i.
+
+    `overlapping`: rounds follow each other as pieces do that a service sums: all that the busiest link carries, and the
+    first round, before which nothing comes back.
+    """
     _check_size(schedule, network)
-    seconds, total = 0.0, np.zeros(network.rates.size)
+    rounds, total = [], np.zeros(network.rates.size)
     for one in schedule.rounds:
         load = _loads(one, schedule.shares, network) * nbytes / network.rates
-        seconds += float(load.max(initial=0.0)) + startup_seconds
+        rounds.append(float(load.max(initial=0.0)) + startup_seconds)
         total += load
+    seconds = sum(rounds)
+    if overlapping and rounds:
+        seconds = min(seconds, float(total.max()) + rounds[0] + startup_seconds)
     return Estimate(seconds=seconds, bottleneck=network.link_names[int(np.argmax(total))] if total.any() else "")
 
 

@@ -140,3 +140,15 @@ def test_startups_count_every_message_in_a_row() -> None:
 def test_more_nodes_than_hosts_are_refused() -> None:
     with pytest.raises(ValueError, match="BytePS has 6 nodes"):
         simulate([(served.byteps(uniform_cluster(4, 2, RATE)), 1.0)], star([RATE] * 4))
+
+
+def test_pieces_that_overlap_are_estimated_close_to_what_they_take() -> None:
+    schedule, network = served.mesh(8, pieces=8), star([RATE] * 8)
+    (exact,) = simulate([(schedule, NBYTES)], network)
+    apart = estimate(schedule, NBYTES, network).seconds
+    assert estimate(schedule, NBYTES, network, overlapping=True).seconds == pytest.approx(exact, rel=0.1)
+    assert apart == pytest.approx(exact, rel=0.1)  # a mesh's rounds are alike both ways, so that nothing is gained
+    servers, beside = served.parameter_server(8, 8, pieces=8), star([RATE] * 16)
+    (exact,) = simulate([(servers, NBYTES)], beside)
+    assert estimate(servers, NBYTES, beside).seconds > 1.6 * exact
+    assert estimate(servers, NBYTES, beside, overlapping=True).seconds == pytest.approx(exact, rel=0.1)
