@@ -210,6 +210,34 @@ def optimum_seconds(case: Case) -> float:
     return max(nbytes / rate for nbytes, rate in zip(carried, rates, strict=True))
 
 
+def optimum_goodput(site: str, n: int, k: int) -> float:
+    """M / t_opt over what the slowest GPU machine's NIC carries, for a line in a figure of goodput.
+
+    `site` "" is the emulated cluster, whose NICs are equal.  Not a number for more machines than there are, where they
+    differ.
+    """
+    ground = parse_ground(site) if site else None
+    if ground is None or len(set(ground.rates.values())) == 1:
+        return theory.goodput(n, k, 1.0)
+    if n > len(ground.gpu_rates) or k > len(ground.cpu_rates):
+        return float("nan")
+    case = Case(
+        experiment="",
+        tier="",
+        contender="byteps",
+        settings={},
+        n=n,
+        k=k,
+        nic_bytes_per_s=ground.nic_bytes_per_s,
+        nbytes=1 << 30,
+        warmups=0,
+        iterations=1,
+        block=0,
+    )
+    case = fit(case, ground)
+    return case.nbytes / optimum_seconds(case) / (case.nic_bytes_per_s * theory.TCP_PAYLOAD_FRACTION)
+
+
 def ring_seconds(case: Case) -> float:
     """Ring all-reduce on the case's GPU machines: the slowest NIC decides."""
     slowest = min(case.nics.get(f"gpu{i}", case.nic_bytes_per_s) for i in range(case.n))

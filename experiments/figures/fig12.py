@@ -8,6 +8,7 @@ from byteps import theory
 from byteps.units import format_nbytes, format_rate
 from experiments import paper
 from experiments.analysis import Loaded, attempted, frame
+from experiments.cluster import optimum_goodput
 from experiments.figures.against_k import ANY_K, finish_axis, lines_against_k, looks
 from experiments.figures.series import gaps_text, mark_gaps
 from experiments.figures.sheet import (
@@ -58,12 +59,13 @@ def fig12_goodput(loaded: Loaded, folder: Path) -> list[Path]:
     published = paper.fig12()
     table = of_wanted_size(frame(attempted(loaded.records)))
     n = int(table["n"].max()) if not table.empty else published.n
+    site = str(table["site"].iloc[0]) if not table.empty else ""
     with sheet("Goodput against the number of CPU machines") as page:
         (axes,), legend = page.panels, page.legend
         ks = list(range(n + 1))
         optimum = "Optimum; at any k: the ring's bound"
-        theory_line(page, axes, optimum, ks, [theory.goodput(n, k, 1.0) for k in ks])
-        theory_line(page, axes, optimum, [ANY_K - 0.5, ANY_K + 0.5], [theory.goodput(n, 0, 1.0)] * 2)
+        theory_line(page, axes, optimum, ks, [optimum_goodput(site, n, k) for k in ks])
+        theory_line(page, axes, optimum, [ANY_K - 0.5, ANY_K + 0.5], [optimum_goodput(site, n, 0)] * 2)
         if n == published.n:
             _paper_marks(page, published)
         notes = _size_notes(table)

@@ -14,6 +14,7 @@ from matplotlib.ticker import NullLocator
 from byteps import theory
 from byteps.units import format_nbytes, format_rate
 from experiments.analysis import Loaded, attempted, frame
+from experiments.cluster import optimum_goodput
 from experiments.figures.against_k import looks
 from experiments.figures.series import Gap, draw, gaps_text, mark_gaps, spread, times
 from experiments.figures.sheet import (
@@ -74,10 +75,12 @@ def sizes_time(loaded: Loaded, folder: Path) -> list[Path]:
 def _time_and_share(page: Sheet, table: pd.DataFrame) -> list[Gap]:
     left, right = page.panels
     rate, n = float(table["nic_bytes_per_s"].iloc[0]), int(table["n"].max())
+    site = str(table["site"].iloc[0])
     limit = least_shaped_nbytes(rate)
     sizes = sorted(set(table["nbytes"]))
     for k in sorted(set(table["k"])):
-        bound = [theory.byteps_seconds(size, n, k, rate * theory.TCP_PAYLOAD_FRACTION) for size in sizes]
+        goodput = optimum_goodput(site, n, k) * rate * theory.TCP_PAYLOAD_FRACTION
+        bound = [size / goodput for size in sizes]
         what = f"Optimum, k = {'n' if k == n else k}"
         theory_line(page, left, what, sizes, bound, linestyle="-" if k else "--")
     found = list(by_k(table))

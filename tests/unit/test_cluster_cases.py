@@ -99,6 +99,15 @@ def test_a_slower_machine_makes_the_optimum_later_but_not_twice():
     assert equal * 1.01 < cluster.optimum_seconds(slow) < equal * 2
 
 
+def test_the_line_of_the_optimum_is_the_closed_form_but_on_unequal_nics():
+    assert cluster.optimum_goodput("", 8, 3) == theory.goodput(8, 3, 1.0)
+    assert cluster.optimum_goodput(str(SMALL), 2, 1) == theory.goodput(2, 1, 1.0)
+    unequal = Ground(provenance="measured", gpu_rates=(FAST,) * 4, cpu_rates=(FAST, SLOW))
+    lower = cluster.optimum_goodput(str(unequal), 4, 2)
+    assert theory.goodput(4, 1, 1.0) < lower < theory.goodput(4, 2, 1.0)
+    assert math.isnan(cluster.optimum_goodput(str(unequal), 4, 3))
+
+
 def test_equal_nic_formulas_are_not_applied_to_unequal_nics():
     nics = {"gpu0": FAST, "gpu1": SLOW}
     ring = make_case(contender="gloo-ring", n=2, k=0, nic_bytes_per_s=FAST, nics=nics)
