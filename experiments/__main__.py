@@ -7,6 +7,7 @@ python -m experiments run fig12 --on cluster --cluster my.toml       on hosts, e
 python -m experiments figures                        from records alone, into results/figures/
 python -m experiments report                         results/REPORT.md and report.html; the claims on the screen
 python -m experiments limits                         where BytePS stops being the fastest, by theory
+python -m experiments schemes                        the synchronisation schemes of the literature, simulated
 python -m experiments record-trace train.py:build --output mine.toml      your own training as a workload to replay
 """
 
@@ -267,6 +268,14 @@ def print_limits(results: ResultsOption = RESULTS) -> None:
     from experiments.tables import limits
 
     print(limits.text(analysis.load(results, "fig9b")))
+
+
+@app.command("schemes")
+def print_schemes() -> None:
+    """Compare the schemes of the literature: the tables of docs/schemes.md."""
+    from experiments.tables import schemes
+
+    print(schemes.text())
 
 
 @app.command("report")
