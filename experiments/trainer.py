@@ -110,7 +110,8 @@ class Training:
         data = batch(self.rank, self.steps, self.samples[self.rank])
         self.optimizer.zero_grad()
         loss = loss_of(self.model, data)
-        time.sleep(self.waits)
+        if self.waits:  # waiting for 0 s would still give the core away
+            time.sleep(self.waits)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.steps += 1
