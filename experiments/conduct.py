@@ -54,6 +54,7 @@ class Conductor:
     stage: OnSite
     ground: Ground
     raw: Path
+    cap_bytes_per_s: float  # by tc, on every NIC; 0: none
     knee_per_core: float  # bytes/s; 0: not known
     go_on: bool  # without lost hosts
 
@@ -122,6 +123,8 @@ class Conductor:
         nics = ", ".join(f"{name} {format_rate(rate)}" for name, rate in self.ground.rates.items())
         fastest = max(self.ground.rates.values())
         beyond = cluster.beyond_knee(fastest, min(cores), self.knee_per_core) if cores else ""
+        if self.cap_bytes_per_s:
+            nics += f"; all capped to {format_rate(self.cap_bytes_per_s)} by tc"
         facts = {"nics": nics} | ({cluster.BEYOND_KNEE: beyond} if beyond else {})
         return lambda _case: facts
 
@@ -156,6 +159,7 @@ def conduct(
             stage=stage,
             ground=cluster.ground_of(site, cuda=cuda),
             raw=results / "raw",
+            cap_bytes_per_s=site.cap_bytes_per_s,
             knee_per_core=knee_per_core(results),
             go_on=go_on,
         )

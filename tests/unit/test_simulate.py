@@ -93,6 +93,9 @@ def test_theory_gives_the_closed_forms_and_says_where_there_are_none(tmp_path: P
     "arguments, said",
     [
         (("fig12", "--on", "cloud"), "--on cloud: use one of lab, cluster, sim, theory"),
+        (("fig12", "--on", "cluster"), "--on cluster: name the file that describes its hosts, --cluster my.toml"),
+        (("fig12", "--on", "sim", "--cluster", "a.toml"), "--on sim --cluster a.toml: a cluster file is for"),
+        (("fig12", "--cluster", "none.toml"), "none.toml: No such file"),
         (("sizes", "--on", "sim"), "sizes is not simulated; simulated are fig12"),
         (("fig13", "--on", "lab"), "fig13 does not run here, it is simulated: use --on sim"),
         (("fig13", "--tier", "sweep"), "experiment fig13 has no tier 'sweep'; it has"),
