@@ -246,6 +246,14 @@ def wait_for_output(process: "subprocess.Popen[bytes]", text: bytes, seconds: fl
     return seen
 
 
+def wait_for_job(lab: Lab, host: str, seconds: float = 60.0) -> None:
+    """Until the run has a process of a contender on this host."""
+    deadline = time.monotonic() + seconds
+    while not lab.ssh(host, "grep -la [b]aselines /proc/[0-9]*/cmdline").stdout:
+        assert time.monotonic() < deadline, f"no contender on {host} within {seconds} s"
+        time.sleep(0.05)
+
+
 def nothing_runs(lab: Lab) -> bool:
     found = rows(lab.fab("status").stdout)
     return all("runs" not in " ".join(cells) and cells[-1] == "-" for cells in found.values())
@@ -253,7 +261,8 @@ def nothing_runs(lab: Lab) -> bool:
 
 def test_a_host_that_dies_fails_the_run_with_a_table(provisioned: Lab) -> None:
     with provisioned.started("run", "fig12", "--tier", "smoke") as process:
-        wait_for_output(process, b"[1/")
+        wait_for_output(process, b"cases to run")
+        wait_for_job(provisioned, "cpu1")
         provisioned.kill_host("cpu1")
         done = provisioned.ended(process, 90.0)
     try:
@@ -273,7 +282,7 @@ def test_a_host_that_dies_fails_the_run_with_a_table(provisioned: Lab) -> None:
 
 def test_the_same_command_resumes_and_goes_on_without_the_machine_that_started_it(provisioned: Lab) -> None:
     with provisioned.started("run", "fig12", "--tier", "smoke") as process:
-        seen = wait_for_output(process, b"[1/")
+        seen = wait_for_output(process, b"cases to run")
         process.send_signal(signal.SIGKILL)
     search = (
         f"cd {WORKDIR}/run && grep -l -f secret /proc/[0-9]*/cmdline /proc/[0-9]*/environ *.log *.toml; wc -c <secret"
@@ -295,7 +304,8 @@ def test_the_same_command_resumes_and_goes_on_without_the_machine_that_started_i
 def test_ctrl_c_stops_the_run_on_all_hosts(provisioned: Lab) -> None:
     provisioned.ssh("gpu0", f"rm -rf {WORKDIR}/suite/results/raw")
     with provisioned.started("run", "fig12", "--tier", "smoke") as process:
-        wait_for_output(process, b"[1/")
+        wait_for_output(process, b"cases to run")
+        wait_for_job(provisioned, "gpu0")
         process.send_signal(signal.SIGINT)
         done = provisioned.ended(process, 60.0)
     assert done.returncode == 130
