@@ -249,7 +249,7 @@ def wait_for_output(process: "subprocess.Popen[bytes]", text: bytes, seconds: fl
 def wait_for_job(lab: Lab, host: str, seconds: float = 60.0) -> None:
     """Until the run has a process of a contender on this host."""
     deadline = time.monotonic() + seconds
-    while not lab.ssh(host, "grep -la [b]aselines /proc/[0-9]*/cmdline").stdout:
+    while not lab.ssh(host, "grep -la DMLC_ROLE= /proc/[0-9]*/environ").stdout:
         assert time.monotonic() < deadline, f"no contender on {host} within {seconds} s"
         time.sleep(0.05)
 
@@ -282,14 +282,12 @@ def test_a_host_that_dies_fails_the_run_with_a_table(provisioned: Lab) -> None:
 
 def test_the_same_command_resumes_and_goes_on_without_the_machine_that_started_it(provisioned: Lab) -> None:
     with provisioned.started("run", "fig12", "--tier", "smoke") as process:
-        seen = wait_for_output(process, b"cases to run")
+        wait_for_output(process, b"cases to run")
         process.send_signal(signal.SIGKILL)
     search = (
         f"cd {WORKDIR}/run && grep -l -f secret /proc/[0-9]*/cmdline /proc/[0-9]*/environ *.log *.toml; wc -c <secret"
     )
     assert provisioned.ssh("gpu0", search).stdout == "65\n"  # nowhere but in its file
-    missing, cases = map(int, re.findall(rb"(\d+) of (\d+) cases to run", seen)[0])
-    assert missing <= cases
     attached = provisioned.fab("attach")
     assert attached.returncode == 0
     assert "every launch has a verified record" in attached.stdout
@@ -297,7 +295,8 @@ def test_the_same_command_resumes_and_goes_on_without_the_machine_that_started_i
     fetched = provisioned.fab("fetch")
     assert fetched.returncode == 0
     records = (provisioned.results / "raw/fig12.cluster.jsonl").read_text().splitlines()
-    assert len([line for line in records if not json.loads(line).get("error")]) >= missing
+    launched = len(re.findall(r"\.\.\. ok", attached.stdout))
+    assert len([line for line in records if not json.loads(line).get("error")]) >= launched > 0
     assert rows(provisioned.fab("fetch").stdout)["gpu0"][-1] == "0"
 
 
