@@ -77,7 +77,7 @@ sweep: peers  ## tune every contender's knobs anew, then what is too long for `r
 figures: $(STAMP)  ## redraw the figures from the records, without running anything
 	$(RUN) -m experiments figures
 
-report: $(STAMP)  ## rewrite results/REPORT.md from the records
+report: figures  ## redraw the figures, then rewrite results/REPORT.md and results/report.html
 	$(RUN) -m experiments report
 
 bench: tools  ## BytePS against bounds and peers on this machine: loopback, small tensors, training, knee, footprint
@@ -96,5 +96,5 @@ size:  ## lines of code per part, without blank lines, comments and docstrings
 	@$(PYTHON) scripts/size.py byteps baselines experiments scripts tests
 
 clean:  ## remove the virtual environments, caches and new results (not results/reference)
-	rm -rf $(VENV) .peers build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache results/raw results/figures results/smoke results/REPORT.md
+	rm -rf $(VENV) .peers build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache results/raw results/figures results/smoke results/REPORT.md results/report.html results/cluster
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

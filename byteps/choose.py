@@ -16,8 +16,8 @@ from byteps.schedule import Schedule
 from byteps.scheduled import estimate, simulate
 from byteps.schedules import levels, passed, served
 
-PIECES = 8  # of what a service sums and of what a tree passes on
-_MOST_EXACT = 4_000  # messages, of which an exact simulation takes a second; more are estimated
+PIECES = 4  # of what a service sums and of what a tree passes on
+_MOST_EXACT = 2_000  # messages, of which an exact simulation takes half a second; more are estimated
 _MOST_MACHINES = 256  # of a cluster: an all-to-all of more takes seconds even to estimate
 
 

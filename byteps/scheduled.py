@@ -69,7 +69,7 @@ def estimate(
         total += load
     seconds = sum(rounds)
     if overlapping and rounds:
-        seconds = min(seconds, float(total.max()) + rounds[0] + startup_seconds)
+        seconds = min(seconds, float(total.max()) + rounds[0] + startup_seconds * len(rounds) / 2)
     return Estimate(seconds=seconds, bottleneck=network.link_names[int(np.argmax(total))] if total.any() else "")
 
 

@@ -36,6 +36,7 @@ from experiments.figures.schemes import (
     schemes_switch,
     schemes_topologies,
 )
+from experiments.figures.schemes_emulated import schemes_bml, schemes_emulated
 from experiments.figures.sizes import sizes_counts, sizes_time
 from experiments.figures.slow_nics import slow_nics
 from experiments.figures.unequal import placement_balance, unequal_nics
@@ -52,6 +53,9 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
     "gain": (gain_steps,),
     "sizes": (sizes_time, sizes_counts),
     "disciplines": (disciplines_time,),
+    "topologies": (schemes_emulated,),
+    "bml": (schemes_bml,),
+    "bml_lenet5": (schemes_bml,),
 }
 WITHOUT_RECORDS = ("fig12", "fig9b", "disciplines")  # drawn in any case: other points are there
 
