@@ -4,6 +4,7 @@
     small        10,000 tensors of 4 bytes against gloo
     training     a model of 200 tensors against DDP, over loopback and on emulated NICs
     knee         the highest NIC rate that the software keeps up with (needs root, as every emulated cluster)
+    transports   the same tensor over sockets, shared memory, ZeroMQ, gRPC and UCX, from process to process
     footprint    import time, and the memory of a server
 
 Unlike `experiments run` it measures anew every time, unless it is told to resume; the newest record of a case counts.
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from baselines import contenders
 from baselines.launch import ROOT, Contender
-from experiments import bounds, footprint, here, knee, loopback, provenance, record, small_tensors, training
+from experiments import bounds, footprint, here, knee, loopback, provenance, record, small_tensors, training, transports
 from experiments.bounds import Row
 from experiments.document import Block, Heading, Paragraph
 from experiments.record import Case, Record
@@ -93,6 +94,15 @@ BENCHMARKS: dict[str, Benchmark] = {
         contender=contenders.get,
         execute=knee.execute,
         rows=knee.rows,
+    ),
+    "transports": Benchmark(
+        title="256 MiB from one process to another on this machine, over each transport",
+        experiment=transports.NAME,
+        cases=transports.cases,
+        smoke=lambda: transports.cases(blocks=1, iterations=1, nbytes=32 << 20, tier="smoke"),
+        contender=transports.contender,
+        execute=_on_this_machine(transports.contender),
+        rows=transports.rows,
     ),
     "footprint": Benchmark(
         title="import time and memory",
