@@ -111,7 +111,8 @@ def _follow(site: Site, conductor: str) -> bool:
     table, ok = detached.finish(site)
     print(table)
     if code:
-        print(f"the run ended with exit code {code}; the same command resumes")
+        how = f"with exit code {code}" if code > 0 else "without a word (killed?)"
+        print(f"the conductor ended {how}; the same command resumes")
     return ok and code == 0
 
 
