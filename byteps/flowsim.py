@@ -74,8 +74,10 @@ def simulate(flows: Sequence[Flow], links: Mapping[str, float], credits: Mapping
     now, ended = 0.0, list[int]()
     while True:
         ready: list[int] = []  # to move
-        while timers and timers[0][0] <= now * (1 + _ROUNDING):
-            _, index = heapq.heappop(timers)
+        same_until = now * (1 + _ROUNDING)
+        while timers and timers[0][0] <= same_until:
+            due, index = heapq.heappop(timers)
+            now = max(now, due)  # nothing begins before its release, not even by a rounding
             if turns.started[index]:
                 ready.append(index)
             else:
