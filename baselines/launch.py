@@ -11,6 +11,7 @@ from byteps.units import parse_nbytes
 
 ROOT = Path(__file__).resolve().parent.parent
 PORT = 29_400  # every launch has fresh namespaces' worth of ports to itself, since contenders are never up together
+SWITCH = "switch"  # the back end's name for where processes of the switch run
 LEADER_PORT_DISTANCE = 1500  # beyond the ports of launches, below those that the kernel hands out
 
 
@@ -43,6 +44,7 @@ class Launch:
     scale: float = 1.0  # divides the tensors of a replayed model, and every size among the settings
     secret: str  # hexadecimal, fresh for every launch
     port: int = PORT
+    switch_address: str = ""  # of the switch that all machines are on, for those that run a process in it
 
     def knob(self, name: str, default: str) -> int:
         """A size among the settings, of full-size tensors, as it is for scaled ones: bytes or elements."""
@@ -78,6 +80,7 @@ class Contender:
     sources: tuple[str, ...]  # globs under the repository: the code that a launch of it exercises
     plan: Callable[[Launch], list[Process]] | None  # None: it has no processes (measured inside the orchestrator)
     missing: Callable[[], str] = str  # why it cannot run here and how to install it; "" if it can
+    uses_switch: bool = False  # a process of it runs in the switch (host `SWITCH`); such are only emulated
     only_emulated: str = ""  # why it cannot run where hosts are machines of their own; "" if it can
     # (n, k, M) -> payload bytes that a GPU machine's NIC sends per iteration, the algorithm's formula
     nic_nbytes: Callable[[int, int, int], float] | None = None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from baselines.launch import PORT, Contender, Launch, Machine
+from baselines.launch import PORT, SWITCH, Contender, Launch, Machine
 from experiments import catalogue
 from experiments.crew import STOP_SECONDS, Crew, LaunchError
 from experiments.record import Case, Fidelity, NicBytes, NicCounters, OracleCheck
@@ -118,6 +118,7 @@ def run(
         scale=first.scale,
         secret=secrets.token_hex(16),
         port=port or PORT + int(time.monotonic()) % 1000,  # not that of the launch before, which may linger
+        switch_address=stage.address(SWITCH) if contender.uses_switch else "",
     )
     try:
         processes = contender.plan(launch)

@@ -1,7 +1,8 @@
 """What an emulated cluster consists of: hosts and one switch, as text for `ip -batch`, `tc -batch` and `sh`.
 
 Every host is a network namespace with one NIC, a veth whose other end is a port of a bridge; the bridge has a namespace
-of its own, so nothing of the machine's own network is touched.
+of its own, so nothing of the machine's own network is touched.  Where all hosts are on the same switches, the first of
+these has an address, the subnet's last, and processes may run in it: what they send passes each host's port and no NIC.
 
     host a [eth0] ---- [p0] switch [p1] ---- [eth0] host b
 
@@ -31,7 +32,8 @@ CONGESTION_CONTROL = "cubic"
 NIC = "eth0"  # of a host with one
 MAX_BYTES_PER_S_PER_CORE = 0.5e9  # 4 Gbit/s of NIC rate in sum; above, the cores are what one measures
 
-_SWITCH = "switch"
+SWITCH = "switch"  # instead of a host: where processes of the switch itself run
+
 _KIB = 1024
 _GSO_HEADERS_BYTES = 256  # a GSO packet is its payload and one set of headers
 _SMALL_GSO_UP_TO_BYTES_PER_S = 25e6  # 200 Mbit/s
@@ -48,8 +50,8 @@ class Host:
     nic_bytes_per_s: float
 
     def __post_init__(self) -> None:
-        if not _HOST_NAME.fullmatch(self.name) or self.name == _SWITCH:
-            raise ValueError(f"host name {self.name!r}: use letters, digits, '-', '_', '.', and not {_SWITCH!r}")
+        if not _HOST_NAME.fullmatch(self.name) or self.name == SWITCH:
+            raise ValueError(f"host name {self.name!r}: use letters, digits, '-', '_', '.', and not {SWITCH!r}")
         if not 1e3 <= self.nic_bytes_per_s <= 125e9:
             raise ValueError(
                 f"host {self.name}: nic_bytes_per_s = {self.nic_bytes_per_s!r}, allowed are 1e3 to 125e9 "
@@ -99,6 +101,11 @@ class LabSpec:
         return self.wiring[index][nic] if self.wiring else nic
 
     def address(self, name: str, nic: int = 0) -> str:
+        """Of a host's NIC, or of the switch, where there is one for all."""
+        if name == SWITCH:
+            if self.wiring:
+                raise ValueError("hosts of this lab are on different switches, so none of them has an address")
+            return str(_subnet(self.hosts[0].address, self.prefix_len)[-2])
         return _address(self.host(name), nic, self.prefix_len)
 
     def expected_bytes_per_s(self, name: str) -> float:
@@ -142,8 +149,8 @@ def star(hosts: Mapping[str, float], *, subnet: str = "10.77.0.0/16", nics: int 
     With several NICs, each has this rate, and a switch and a subnet of its own.
     """
     network = ipaddress.IPv4Network(subnet)
-    if len(hosts) > network.num_addresses - 2:
-        raise ValueError(f"{len(hosts)} hosts do not fit into {subnet}; give a larger subnet")
+    if len(hosts) > network.num_addresses - 3:
+        raise ValueError(f"{len(hosts)} hosts and a switch do not fit into {subnet}; give a larger subnet")
     return LabSpec(
         hosts=tuple(
             Host(name=name, address=str(network[i]), nic_bytes_per_s=rate)
@@ -212,7 +219,7 @@ def host_namespace(prefix: str, host: str) -> str:
 
 
 def switch_namespace(prefix: str) -> str:
-    return f"{prefix}-{_SWITCH}"
+    return f"{prefix}-{SWITCH}"
 
 
 def device(nic: int) -> str:
@@ -267,6 +274,8 @@ def _switch_lines(spec: LabSpec, prefix: str) -> tuple[str, ...]:
             f"link add br{switch} type bridge stp_state 0 mcast_snooping 0",
             f"link set br{switch} addrgenmode none up",
         ]
+    if not spec.wiring:
+        lines.append(f"addr add {spec.address(SWITCH)}/{spec.prefix_len} dev br0")
     for nic in range(spec.nics):
         for i, host in enumerate(spec.hosts):
             inside = host_namespace(prefix, host.name)

@@ -125,7 +125,8 @@ class Lab:
         except BaseException:
             self.down()
             raise
-        self._hosts = {os.stat(NETNS_DIR / self.namespace(name)).st_ino: name for name in self.spec.names}
+        places = (*self.spec.names, lab.SWITCH)
+        self._hosts = {os.stat(NETNS_DIR / self.namespace(name)).st_ino: name for name in places}
         with self._lock:
             self._is_up = True
 
@@ -145,6 +146,9 @@ class Lab:
                 self._guardian = None
 
     def namespace(self, host: str) -> str:
+        """Of a host, or of the switch."""
+        if host == lab.SWITCH:
+            return lab.switch_namespace(self.prefix)
         return lab.host_namespace(self.prefix, self.spec.host(host).name)
 
     def popen(
@@ -158,7 +162,7 @@ class Lab:
         stdout: Stream = None,
         stderr: Stream = None,
     ) -> LocalProcess:
-        """Starts a process on a host.  `env` None inherits this process's environment, else it is all of it."""
+        """Starts a process on a host, or in the switch.  `env` None inherits this process's, else it is all of it."""
         enter = [_tool("nsenter"), f"--net={NETNS_DIR / self.namespace(host)}", "--"]
         name = [_tool("unshare"), "--uts", "--", "/bin/sh", "-c", _NAME_AND_EXEC, self.spec.address(host)]
         with self._lock:
@@ -178,8 +182,8 @@ class Lab:
         return process
 
     def pids(self) -> list[int]:
-        """Every live process on the lab's hosts, started by `popen` or by its children."""
-        return processes_in(self.namespace(name) for name in self.spec.names)
+        """Every live process on the lab's hosts and in its switch, started by `popen` or by its children."""
+        return processes_in(lab.namespaces(self.spec, self.prefix))
 
     def host_of(self, pid: int) -> str:
         """The host on which a process runs; "" if it is gone or not in the lab."""

@@ -112,6 +112,22 @@ def test_a_host_reaches_itself_with_cubic(lab: Lab) -> None:
     assert transfer(lab, "a", "a", 1000) == (f"{lab.spec.address('a')} cubic 1000", "cubic")
 
 
+def test_a_process_in_the_switch_is_reached_by_hosts_and_counted_with_them(lab: Lab) -> None:
+    received, _ = transfer(lab, "a", plan.SWITCH, 1000)
+    assert received.startswith(f"{lab.spec.address('a')} ")
+    before = lab.all_counters()
+    received, _ = transfer(lab, plan.SWITCH, "b", 1_000_000)
+    assert received.startswith(f"{lab.spec.address(plan.SWITCH)} ")
+    after = lab.all_counters()
+    assert (after["b"] - before["b"]).rx_wire_bytes >= 1_000_000  # through the port of its NIC
+    assert (after["a"] - before["a"]).rx_wire_bytes < 10_000
+    process = lab.popen(plan.SWITCH, ["sleep", "300"])
+    assert wait_until(lambda: process.pid in lab.pids())
+    assert lab.host_of(process.pid) == plan.SWITCH
+    process.kill()
+    process.wait(5)
+
+
 def test_the_machines_own_congestion_control_stays() -> None:
     setting = Path("/proc/sys/net/ipv4/tcp_congestion_control")
     before = setting.read_text()

@@ -99,6 +99,16 @@ def test_addresses_follow_the_order_of_the_hosts() -> None:
     assert spec.expected_bytes_per_s("cpu0") == 2e6 * TCP_PAYLOAD_FRACTION
 
 
+def test_the_switch_has_the_last_address_of_the_subnet_where_all_hosts_are_on_it() -> None:
+    spec = star({"gpu0": 1e6}, subnet="10.9.0.0/24")
+    assert spec.address(lab.SWITCH) == "10.9.0.254"
+    assert (lab.switch_namespace(PREFIX), "addr add 10.9.0.254/24 dev br0") in lines(spec, "ip")
+    with pytest.raises(ValueError, match="hosts of this lab are on different switches"):
+        bcube(2, 2, 1e6).address(lab.SWITCH)
+    with pytest.raises(ValueError, match=r"254 hosts and a switch do not fit into 10.9.0.0/24"):
+        star({f"gpu{i}": 1e6 for i in range(254)}, subnet="10.9.0.0/24")
+
+
 def test_every_nic_has_a_network_of_its_own_with_a_switch_of_its_own() -> None:
     spec = star({"a": 1e6, "b": 1e6}, nics=3)
     addresses = {(host.name, nic): spec.address(host.name, nic) for host in spec.hosts for nic in range(3)}
