@@ -10,7 +10,7 @@ import importlib.metadata
 from pathlib import Path
 
 from baselines.launch import ROOT, Contender
-from baselines.peers import byteps, horovod, mpi, mxnet, schedules, tensorflow, torch
+from baselines.peers import byteps, horovod, mpi, mxnet, schedules, switch, tensorflow, torch
 
 CPU_ADDER = Contender(
     name="cpu-adder",
@@ -33,6 +33,7 @@ CONTENDERS: dict[str, Contender] = {
         *mxnet.CONTENDERS,
         *tensorflow.CONTENDERS,
         *schedules.CONTENDERS,
+        *switch.CONTENDERS,
         CPU_ADDER,
     )
 }
