@@ -110,6 +110,8 @@ def why_not(experiment: spec.Experiment) -> str:
         return f"{experiment.name} compares NIC rates, and a host's is what it is"
     if any(set(choice.settings.get("network", [])) - {"star"} for choice in experiment.contender):
         return f"{experiment.name} compares networks, and the hosts' is what it is"
+    if any({"congestion", "queue"} & set(choice.settings) for choice in experiment.contender):
+        return f"{experiment.name} compares congestion controls and queues, and the hosts' are what they are"
     return ""
 
 

@@ -27,12 +27,12 @@ from baselines import contenders
 from baselines.launch import ROOT, Contender
 from baselines.wiring import shape
 from byteps.units import format_rate
-from experiments import adder, launch, provenance, record, spec
+from experiments import adder, launch, networks, provenance, record, spec
 from experiments.agenda import RunError, cases_of, load
 from experiments.emulated import Emulated
 from experiments.progress import Display, display, expected_seconds
 from experiments.record import LATENCY_FACT, Calibration, Case, Record
-from scripts.lab import CONGESTION_CONTROL, LabSpec, bcube, overload, star
+from scripts.lab import LabSpec, bcube, overload, star
 from scripts.netns import Lab, LabError, why_no_lab
 from scripts.stage import Stage
 
@@ -75,7 +75,11 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0
         if experiment.provenance == "measured":
             results = [_run_here(case, keep, show) for case in there]
         else:
-            for _, cases_of_a_lab in groupby(there, key=lambda case: (case.nic_bytes_per_s, network_of(case))):
+            for reason, impossible in networks.impossible(there).items():
+                note_not_run(impossible, _always(reason), experiment.provenance, kept, keep, show)
+                there = [case for case in there if case not in impossible]
+            there = networks.one_after_the_other(there)
+            for _, cases_of_a_lab in groupby(there, key=lambda case: (case.nic_bytes_per_s, networks.network_of(case))):
                 groups = spec.launches(experiment, list(cases_of_a_lab))
                 results += _run_in_lab(groups, raw / "logs", keep, show)
     return len([case for case in there if not is_done(case, kept + results)])
@@ -83,6 +87,10 @@ def run(name: str, tier: spec.Tier, *, raw: Path = RAW, later_seconds: float = 0
 
 def _missing(contender: str) -> str:
     return contenders.get(contender).missing()
+
+
+def _always(reason: str) -> Callable[[str], str]:
+    return lambda _contender: reason
 
 
 def split(cases: list[Case], why_not: Callable[[str], str] = _missing) -> tuple[list[Case], list[Case]]:
@@ -166,16 +174,12 @@ def cluster_of(cases: list[Case]) -> dict[str, float]:
     return dict.fromkeys([*names, "scheduler"], rate)
 
 
-def network_of(case: Case) -> str:
-    """How the emulated hosts are wired: "star", or "bcube:3x2" (see `baselines.wiring`)."""
-    return case.settings.get("network", "star")
-
-
 def lab_of(cases: list[Case]) -> LabSpec:
     """The emulated cluster that serves all these cases, which are of one network."""
     hosts = cluster_of(cases)
-    ports, levels = shape(network_of(cases[0]))
-    return bcube(ports, levels, max(hosts.values()), beside=("scheduler",)) if ports else star(hosts)
+    ports, levels = shape(networks.wiring_of(cases[0]))
+    spec = bcube(ports, levels, max(hosts.values()), beside=("scheduler",)) if ports else star(hosts)
+    return networks.applied(spec, cases[0])
 
 
 @dataclass(frozen=True)
@@ -310,7 +314,7 @@ def assemble(blank: Record, outcome: launch.Outcome, before: Calibration, after:
         fidelity=fidelity,
         calibration_before=before,
         calibration_after=after,
-        congestion_control=CONGESTION_CONTROL,
+        congestion_control=networks.congestion_control_of(blank.case),
         facts=outcome.facts,
         error=outcome.error,
     )

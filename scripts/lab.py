@@ -16,8 +16,9 @@ the rate.  8 to 1 at 200 Mbit/s, synchronised rounds of 64 KiB, 32 in flight eac
 lost (3 or 4 runs): 256 KiB 0.84 to 0.91, 71 to 114 lost; 512 KiB 0.84 to 0.95, 1 MiB 0.93 to 0.96, 2 MiB 0.84 to 0.94,
 none lost.
 
-Every route says `congctl cubic`.  A route attribute needs no sysctl outside the namespace and also holds for programmes
-that choose nothing.  Routes to the host itself have it too: a default of bbr would pace even loopback.
+Every route says `congctl cubic`, or what a spec asks for.  A route attribute needs no sysctl outside the namespace and
+also holds for programmes that choose nothing.  Routes to the host itself have it too: a default of bbr would pace even
+loopback.
 
 Pure: no process, no file, no clock.  `scripts.netns` applies the text.
 """
@@ -38,6 +39,7 @@ _KIB = 1024
 _GSO_HEADERS_BYTES = 256  # a GSO packet is its payload and one set of headers
 _SMALL_GSO_UP_TO_BYTES_PER_S = 25e6  # 200 Mbit/s
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*")
+_CONGESTION_CONTROL = re.compile(r"[a-z][a-z0-9_]{0,14}")
 _OWNED_NAME = re.compile(r"byteps-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]+-.+")
 
 
@@ -65,12 +67,15 @@ class LabSpec:
     """Hosts on one switch, in one subnet of `prefix_len` bits; or all on `nics` switches, in subnets in a row.
 
     `wiring`: by host, the switch of each of its NICs, where not all hosts are on the same ones.
+    `queue_bytes`: what every port of a switch holds before it drops; 0: as much as its rate asks for (`shaping`).
     """
 
     hosts: tuple[Host, ...]
     prefix_len: int = 16
     nics: int = 1
     wiring: tuple[tuple[int, ...], ...] = ()
+    congestion_control: str = CONGESTION_CONTROL
+    queue_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not self.hosts:
@@ -81,6 +86,14 @@ class LabSpec:
                 raise ValueError(f"host {what} used twice: {', '.join(twice)}")
         if len({_subnet(host.address, self.prefix_len) for host in self.hosts}) != 1:
             raise ValueError(f"hosts are not all in one /{self.prefix_len} subnet")
+        if not _CONGESTION_CONTROL.fullmatch(self.congestion_control):
+            raise ValueError(f"congestion control {self.congestion_control!r}: a kernel's name for one, such as cubic")
+        for host in self.hosts:
+            least = shaping(host.nic_bytes_per_s).burst_bytes
+            if self.queue_bytes and self.queue_bytes < least:
+                raise ValueError(
+                    f"queues of {self.queue_bytes} bytes: at least {least} (a burst) with the NIC of {host.name}"
+                )
         if self.wiring and [len(switches) for switches in self.wiring] != [self.nics] * len(self.hosts):
             raise ValueError(
                 f"wiring of {len(self.wiring)} hosts; give {len(self.hosts)} hosts {self.nics} switches each"
@@ -241,7 +254,7 @@ def bring_up(spec: LabSpec, prefix: str) -> tuple[tuple[Batch, ...], ...]:
     switch = switch_namespace(prefix)
     made = Batch(tool="ip", namespace="", lines=tuple(f"netns add {name}" for name in namespaces(spec, prefix)))
     nics = range(spec.nics)
-    tc_ports = tuple(_shape(port(i, nic), host) for i, host in enumerate(spec.hosts) for nic in nics)
+    tc_ports = tuple(_shape(port(i, nic), host, spec.queue_bytes) for i, host in enumerate(spec.hosts) for nic in nics)
     second_half = [
         Batch(tool="tc", namespace=switch, lines=tc_ports),
         Batch(tool="sh", namespace=switch, lines=(_NO_BRIDGE_FIREWALL,)),
@@ -288,7 +301,7 @@ def _switch_lines(spec: LabSpec, prefix: str) -> tuple[str, ...]:
 
 
 def _host_lines(host: Host, spec: LabSpec) -> tuple[str, ...]:
-    congctl = f"congctl {CONGESTION_CONTROL}"
+    congctl = f"congctl {spec.congestion_control}"
     local = "route replace table local local"
     lines = ["link set lo up"]
     for nic in range(spec.nics):
@@ -310,10 +323,11 @@ def _gso(host: Host) -> str:
     return f" gso_max_size {limit}" if limit else ""
 
 
-def _shape(device: str, host: Host) -> str:
+def _shape(device: str, host: Host, queue_bytes: int = 0) -> str:
     bucket = shaping(host.nic_bytes_per_s)
+    limit = queue_bytes or bucket.limit_bytes
     rate = f"{round(host.nic_bytes_per_s * 8)}bit"
-    return f"qdisc replace dev {device} root tbf rate {rate} burst {bucket.burst_bytes} limit {bucket.limit_bytes}"
+    return f"qdisc replace dev {device} root tbf rate {rate} burst {bucket.burst_bytes} limit {limit}"
 
 
 def _address(host: Host, nic: int, prefix_len: int) -> str:

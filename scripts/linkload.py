@@ -5,7 +5,8 @@ Talks to `scripts.calibrate` over its standard streams: prints the port it liste
 "bytes seconds".  Standard library only and no imports of ours: it starts in 20 ms, once per host.
 
 The interval is closed by arrivals: from the first one after `start` to the last one before `end`, without the bytes of
-the first.  So neither the ramp of TCP nor half a buffer at the edges falsifies the rate.
+the first.  So neither the ramp of TCP nor half a buffer at the edges falsifies the rate.  Links are measured with cubic
+where there is a choice, whatever congestion control is tried out on them.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ _BUFFER_BYTES = 1 << 20
 def _send(address: str, port: int) -> None:
     with socket.create_connection((address, port), timeout=5.0) as sock:
         sock.settimeout(None)
+        with contextlib.suppress(OSError):  # a real host's kernel may not have it, or its user may not choose
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
         buffer = bytes(_BUFFER_BYTES)
         with contextlib.suppress(ConnectionError):  # the neighbour, whose interval began earlier, has heard enough
             while True:
