@@ -5,8 +5,7 @@ tensor, and every one is checked.  Goodput is the bytes over the time until then
 processes while it takes, from their own clocks, per GiB.  A block is a launch of each, order rotated; ratios are to the
 bare TCP sockets of the same block and message size.
 
-How often the payload is copied, besides what the kernel does to get it in and out (`COPIES`, from the sources of the
-versions that are installed):
+How often the payload is copied, besides what the kernel does to get it in and out; from the sources of the libraries:
 
     socket, unix     0
     shm-write        1   into shared memory that is the receiver's tensor; the kernel has no part in it
@@ -14,8 +13,8 @@ versions that are installed):
     zmq-zero-copy    1   from the frame into the tensor
     zmq-copy         3   into ZeroMQ's message; out of it as bytes; into the tensor
     grpc-*           5   bytes() of a part of the tensor; into gRPC's slice; slices as bytes; joined; into the tensor
-    ucx-tcp          0   straight into the tensor once a message is announced (large ones); UCX's buffers else
-    ucx-shm          0   one system call of the receiver reads the sender's memory (CMA)
+    ucx-tcp          2   in fragments, into UCX's buffers and out of them (UCX_PROTO_INFO=y says so, for both sizes)
+    ucx-shm          0   one system call of the receiver reads the sender's memory (CMA; by UCX_PROTO_INFO=y, too)
 
 Published: a zero-copy transport carried 2.43 times what gRPC did, and 1.21 times copying RDMA (Yi et al., SIGCOMM 2017,
 abstract); the OSDI paper's Table 2 is what copies and the memory path cost it.
@@ -78,7 +77,7 @@ CARRIERS: dict[str, Carrier] = {
     ),
     "ucx-tcp": Carrier(
         label="UCX over TCP",
-        copies=0,
+        copies=2,
         colour="#332288",
         marker="P",
         program="ucx",
