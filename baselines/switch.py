@@ -100,8 +100,11 @@ class Service:
             self._acceptor.close()
             self._selector.close()
             self._udp.close()
-            for member in self._members.values():
-                member.talk.close()
+            talks = [member.talk for member in self._members.values()]
+            while not self._joining.empty():
+                talks.append(self._joining.get_nowait()[0])
+            for talk in talks:
+                talk.close()
 
     def _greet(self, sock: socket.socket, peer: str) -> None:
         """On a thread of the acceptor."""
