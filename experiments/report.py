@@ -15,7 +15,7 @@ from experiments.document import Block, Document, Heading, Items, Paragraph, Pic
 from experiments.figures import COMPUTED
 from experiments.html import html
 from experiments.spec import is_model
-from experiments.tables import environment, errors, fairness, goodput, launches, replays
+from experiments.tables import environment, errors, fairness, goodput, launches, replays, schemes
 from experiments.verdicts import CLAIMS, claims_table, judge_all, measured_again
 
 FIRST = ("fig12", "fig9b", "fig4", "fig15_16", "slow_nics", "gain", "sizes", "tune")  # others follow by name
@@ -71,8 +71,20 @@ SECTIONS: tuple[Section, ...] = (
     ("slow_nics", "The same models with slower NICs, share of linear scaling", replays.slow_nics, ("slow_nics",)),
     ("gain", "Where the gain comes from: each step on top of the last", replays.gain, ("gain_steps",)),
     ("sizes", "Sizes and numbers of tensors", goodput.sizes, ("sizes_time", "sizes_counts")),
+    (
+        "topologies",
+        "Schemes of the literature on star and BCube, emulated",
+        schemes.emulated,
+        ("schemes_emulated",),
+    ),
+    ("bml", "VGG-19 on BCube against one NIC per server", schemes.saved, ("schemes_bml",)),
+    ("bml_lenet5", "LeNet-5 on BCube against one NIC per server", schemes.saved, ("schemes_bml_lenet5",)),
 )
-ALONE = (*(one.__name__ for one in COMPUTED), "limits_nic")  # figures with no section of an experiment
+SCHEMES = tuple(one.__name__ for one in COMPUTED if one.__name__.startswith("schemes_"))
+ALONE = (*(name for one in COMPUTED if (name := one.__name__) not in SCHEMES), "limits_nic")  # of no experiment
+SIMULATED_SCHEMES = """\
+Every scheme is written once, as a schedule that is proved, counted and simulated; `python -m experiments schemes`
+prints all tables, `docs/schemes.md` explains them."""
 THEORY = """\
 What no record stands behind: the paper's cluster day by day, and where by theory BytePS stops being the fastest
 (`python -m experiments limits` prints the numbers, `docs/limits.md` explains them)."""
@@ -178,6 +190,9 @@ def compose(
     blocks += _sections(loaded, picture)
     blocks += [Heading(title="Figures of theory"), *paragraphs(THEORY)]
     blocks += [block for name in ALONE for block in picture(name)]
+    blocks += [Heading(title="The schemes of the literature, simulated"), *paragraphs(SIMULATED_SCHEMES)]
+    blocks += [schemes.topologies(), schemes.merging(), schemes.regrets()]
+    blocks += [block for name in SCHEMES for block in picture(name)]
     blocks += [
         block for block in picture("disciplines_time") if isinstance(block, Picture)
     ]  # a sweep's: often not there

@@ -46,6 +46,7 @@ class Point:
         return float(np.median(self.times))
 
 
+@cache
 def topologies(servers: int) -> list[Point]:
     """Of about so many servers: 9 on a star (one NIC) and BCube(3,2); 250 or 256; 1024.  Fat-Trees: each seed."""
     ports, tree_ports = {9: (3, 0), 256: (16, 10), 1024: (32, 16)}[servers]

@@ -1,10 +1,14 @@
 """The schemes in numbers: the tables of docs/schemes.md, which `python -m experiments schemes` prints."""
 
+import numpy as np
+
 from byteps.poseidon import Layer, choose, factor_elements, server_elements
 from byteps.units import format_nbytes
 from experiments import schemes
+from experiments.analysis import Loaded
 from experiments.document import Table
-from experiments.tables.markdown import NOTHING, table
+from experiments.emulated_schemes import iterations, lines
+from experiments.tables.markdown import NOTHING, interval, table
 
 
 def text() -> str:
@@ -18,6 +22,24 @@ def text() -> str:
         ("One scheme for all of them: time / that of the fastest", regrets()),
     )
     return "\n\n".join(f"{title}\n\n{rows}" for title, rows in parts)
+
+
+def emulated(loaded: Loaded) -> Table:
+    """Of every scheme and network: what its busiest NIC carries, and what launches took of it."""
+    rows = [
+        (name, f"{formula:.3f}", interval(values), f"{formula / float(np.median(values)):.3f}")
+        for name, (formula, _, values) in lines(loaded.records).items()
+    ]
+    return table(("scheme, network", "busiest NIC, W", "time / (W/B)", "bound / time"), rows)
+
+
+def saved(loaded: Loaded) -> Table:
+    """BML against a mesh on one NIC, by model and batch."""
+    rows = [
+        (workload, interval(star), interval(cube), f"{1 - float(np.median(cube)) / float(np.median(star)):.1%}")
+        for workload, (star, cube) in iterations(loaded.records).items()
+    ]
+    return table(("workload", "mesh, one NIC, s", "BML on BCube, s", "saved"), rows)
 
 
 def topologies() -> Table:

@@ -1,12 +1,14 @@
 """What the figures of the schemes say: formulas, published trends, and the choice."""
 
 import pytest
+from synthetic import made
 
 from byteps import choose
 from byteps.cluster import Cluster, Machine, uniform_cluster
 from byteps.network import racks, star
 from byteps.schedules import passed
-from experiments import schemes
+from experiments import emulated_schemes, schemes
+from experiments.record import Record
 
 RATE = 1.25e9
 
@@ -89,3 +91,22 @@ def test_no_fixed_choice_is_the_fastest_everywhere() -> None:
     fastest = {min(row, key=lambda name: row[name]) for row in small.values()}
     assert len(fastest) > 1
     assert all(worst > 1.5 for _, worst in schemes.regrets().values())
+
+
+def of(workload: str, seconds: float, **settings: str) -> Record:
+    return made("schedule", seconds, workload=workload, settings=settings, n=9)
+
+
+def test_emulated_schemes_are_compared_with_what_their_busiest_nic_carries() -> None:
+    records = [of("tensor", 1.0, scheme="bml:3x2", network="bcube:3x2"), of("tensor", 2.0, scheme="ring")]
+    found = emulated_schemes.lines(records)
+    assert list(found) == ["ring, star", "bml, BCube(3,2)"]
+    assert found["bml, BCube(3,2)"][0] == pytest.approx(8 / 9)
+    assert found["ring, star"][0] == pytest.approx(16 / 9)
+
+
+def test_iterations_on_both_networks_are_compared_and_single_ones_left_out() -> None:
+    records = [of("a", 2.0, network="star"), of("a", 1.0, network="bcube:3x2"), of("b", 1.0, network="star")]
+    found = emulated_schemes.iterations(records)
+    assert list(found) == ["a"]
+    assert emulated_schemes.share_of_star(found["a"]) == [0.5]
