@@ -6,9 +6,9 @@ the sender, as by an RDMA WRITE.
 """
 
 import contextlib
+import mmap
+import os
 import socket
-from multiprocessing import resource_tracker
-from multiprocessing.shared_memory import SharedMemory
 
 from experiments.carriers import Place
 from experiments.carriers.sockets import accept, connect
@@ -18,8 +18,16 @@ _BELL = b"!"
 
 
 def num_slots(place: Place) -> int:
-    """At most 64: bells of a slot each are read one by one."""
+    """At least two, so that both ends have one; at most 64."""
     return max(2, min(64, SLOTS_NBYTES // place.message_nbytes))
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """All of it; the descriptor is not needed any more."""
+    try:
+        return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
 
 
 def _hear(bell: socket.socket, count: int) -> int:
@@ -31,20 +39,21 @@ def _hear(bell: socket.socket, count: int) -> int:
 
 
 class Sender:
-    """The receiver makes the memory and is there first."""
+    """The receiver makes the memory and hands over its descriptor: it has no name that could be left behind."""
 
     def __init__(self, place: Place, *, in_place: bool = False) -> None:
         self._messages = place.messages
         self._bell = connect(place.name)
-        self._memory = SharedMemory(place.name)
-        # Otherwise the tracker of this process would remove what the other one owns.
-        resource_tracker.unregister(f"/{place.name}", "shared_memory")
+        _, descriptors, _, _ = socket.recv_fds(self._bell, 1, 1)
+        if not descriptors:
+            raise ConnectionError("the receiver ended before it had made the shared memory")
+        self._memory = _mapped(descriptors[0])
+        self._view = memoryview(self._memory)
         self._slots = 0 if in_place else num_slots(place)
         self._message_nbytes = place.message_nbytes
 
     def send(self, tensor: memoryview) -> None:
-        buffer = self._memory.buf
-        assert buffer is not None
+        buffer = self._view
         free = self._slots
         for index, (start, end) in enumerate(self._messages):
             where = start
@@ -60,6 +69,7 @@ class Sender:
 
     def close(self) -> None:
         self._bell.close()
+        self._view.release()
         self._memory.close()
 
 
@@ -71,21 +81,20 @@ class Receiver:
         self._slots = 0 if in_place else num_slots(place)
         self._message_nbytes = place.message_nbytes
         size = place.nbytes if in_place else self._slots * place.message_nbytes
-        self._memory = SharedMemory(place.name, create=True, size=size)
-        try:
-            self._bell = accept(place.name)
-        except BaseException:
-            self._free()
-            raise
+        descriptor = os.memfd_create(place.name)
+        os.ftruncate(descriptor, size)
+        self._bell = accept(place.name)
+        socket.send_fds(self._bell, [_BELL], [descriptor])
+        self._memory = _mapped(descriptor)
+        self._view = memoryview(self._memory)
 
     @property
     def tensor(self) -> memoryview | None:
         """Where the tensor has to be; None: anywhere."""
-        return None if self._slots else self._memory.buf
+        return None if self._slots else self._view
 
     def receive(self, tensor: memoryview) -> None:
-        buffer = self._memory.buf
-        assert buffer is not None
+        buffer = self._view
         rung = 0
         for index, (start, end) in enumerate(self._messages):
             while rung == 0:
@@ -98,9 +107,6 @@ class Receiver:
 
     def close(self) -> None:
         self._bell.close()
-        self._free()
-
-    def _free(self) -> None:
-        with contextlib.suppress(BufferError):  # a view of it is still out; the name goes in any case
+        with contextlib.suppress(BufferError):  # the tensor is still out; the process ends anyway
+            self._view.release()
             self._memory.close()
-        self._memory.unlink()

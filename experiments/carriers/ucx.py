@@ -8,6 +8,7 @@ where UCX would poll: on a machine whose cores are counted, polling is a cost of
 import ctypes
 import importlib
 import select
+import socket
 from collections import deque
 from ctypes import byref, c_char, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any
@@ -19,6 +20,7 @@ _API = (1, 22)  # of ucp.h; the library refuses one that is newer than itself
 _TAG, _WAKEUP = 1, 16  # features
 _IN_PROGRESS, _BUSY = 1, -15
 _ALL_BITS = 2**64 - 1
+_ALL_SENT = b"!"
 WINDOW_NBYTES = 32 << 20  # posted at a time: some messages ahead of the one that is waited for
 
 
@@ -68,7 +70,8 @@ class _Worker:
         _checked(made, "ucp_worker_create")
         _checked(self.ucp.ucp_worker_get_efd(self.worker, byref(descriptor)), "ucp_worker_get_efd")
         self._events = select.poll()
-        self._events.register(descriptor.value, select.POLLIN)
+        self._descriptor = descriptor.value
+        self._events.register(self._descriptor, select.POLLIN)
         self.plain = _Parameters()  # a request without options: bytes
 
     def transfer(self, tensor: memoryview, start_one: Any) -> None:
@@ -89,18 +92,30 @@ class _Worker:
         if request > 2**64 - 256:
             raise UcxError(f"a message could not be started: UCX status {request - 2**64}")
         while (status := self.ucp.ucp_request_check_status(request)) == _IN_PROGRESS:
-            self._advance()
+            self._advance(self._events)
         self.ucp.ucp_request_free(request)
         _checked(status, "a message")
 
-    def _advance(self) -> None:
+    def advance_until_told(self, sock: socket.socket) -> None:
+        """Go on until the other end has a word: it may still need answers of ours when we have all that we need."""
+        events = select.poll()
+        events.register(self._descriptor, select.POLLIN)
+        events.register(sock, select.POLLIN)
+        word = select.poll()
+        word.register(sock, select.POLLIN)
+        while not word.poll(0):
+            self._advance(events)
+        if not sock.recv(1):
+            raise ConnectionError("the other end of UCX ended")
+
+    def _advance(self, events: select.poll) -> None:
         if self.ucp.ucp_worker_progress(self.worker):
             return
         armed = self.ucp.ucp_worker_arm(self.worker)
         if armed == _BUSY:
             return
         _checked(armed, "ucp_worker_arm")
-        if not self._events.poll(SILENT_SECONDS * 1000):
+        if not events.poll(SILENT_SECONDS * 1000):
             raise TimeoutError(f"UCX: nothing happened for {SILENT_SECONDS:.0f} s")
 
     def close(self) -> None:
@@ -109,7 +124,7 @@ class _Worker:
 
 
 class Sender:
-    """Gets the receiver's address over TCP."""
+    """Gets the receiver's address over TCP, and says there when it has sent a tensor."""
 
     def __init__(self, place: Place) -> None:
         self._worker = _Worker(place)
@@ -128,7 +143,8 @@ class Sender:
                 self._endpoint, address, nbytes, tag, byref(worker.plain)
             ),
         )
-        worker.finish(worker.ucp.ucp_ep_flush_nbx(self._endpoint, byref(worker.plain)))  # nobody advances it later
+        worker.finish(worker.ucp.ucp_ep_flush_nbx(self._endpoint, byref(worker.plain)))
+        self._sock.sendall(_ALL_SENT)
 
     def close(self) -> None:
         self._worker.close()
@@ -154,6 +170,7 @@ class Receiver:
                 worker.worker, address, nbytes, tag, _ALL_BITS, byref(worker.plain)
             ),
         )
+        worker.advance_until_told(self._sock)
 
     def close(self) -> None:
         self._sock.close()

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from byteps.units import format_nbytes, format_rate, parse_nbytes
-from experiments.analysis import Loaded, attempted, frame
+from experiments.analysis import NOT_RUN, Loaded, attempted, frame
 from experiments.figures import disciplines
 from experiments.figures.series import Gap, draw, gaps_text, mark_gaps, times
 from experiments.figures.sheet import PAGE, Sheet, absent_entries, kind, launches_text, sheet, source_text, theory_line
@@ -22,6 +22,7 @@ from experiments.record import Case, Record
 from experiments.statistics import launch_seconds
 
 CONTROLS = ("cubic", "reno", "bbr")
+QUEUES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 ALL_AT_ONCE = "BytePS, everything at once"
 _APART = (0.93, 1.0, 1.075)  # of three lines
 
@@ -54,13 +55,15 @@ def table_of(records: Sequence[Record]) -> pd.DataFrame:
 
 def congestion_queues(loaded: Loaded, folder: Path) -> list[Path]:
     """A panel for each congestion control: t_opt / t against the queue of a switch's port, and below it losses."""
-    records = attempted(loaded.records)
+    records = [one for one in attempted(loaded.records) if {"congestion", "queue"} <= set(one.case.settings)]
     table = table_of(records)
-    queues = sorted(set(table["queue_bytes"]))
+    queues = sorted(set(table["queue_bytes"])) or list(QUEUES)
+    there = set(table["congestion"])
+    controls = [*(name for name in CONTROLS if name in there), *sorted(there - set(CONTROLS))] or list(CONTROLS)
     gaps: list[Gap] = []
-    with sheet("Congestion control and queues", rows=2, columns=len(CONTROLS), width=PAGE, height=3.3) as page:
-        upper, lower = page.panels[: len(CONTROLS)], page.panels[len(CONTROLS) :]
-        for above, below, control in zip(upper, lower, CONTROLS, strict=True):
+    with sheet("Congestion control and queues", rows=2, columns=len(controls), width=PAGE, height=3.3) as page:
+        upper, lower = page.panels[: len(controls)], page.panels[len(controls) :]
+        for above, below, control in zip(upper, lower, controls, strict=True):
             rows = table[table["congestion"] == control]
             edges = [queues[0] / 1.5, queues[-1] * 1.5]
             theory_line(page, above, "Optimum t_opt", edges, [1.0, 1.0])
@@ -84,10 +87,16 @@ def congestion_queues(loaded: Loaded, folder: Path) -> list[Path]:
                     gaps += found if axes is above else []
             mark_gaps(above, [gap for gap in gaps if gap.at.startswith(control)])
             _finish(above, below, control, queues)
+        top = float(table["lost"].max()) if len(table) else 1.0
+        for below in lower:
+            below.set(yscale="symlog")
+            below.set_yticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1000"])
+            below.set_ylim(-0.3, max(1.0, top) * 2)
         upper[0].set_ylabel("t_opt / t")
         lower[0].set_ylabel("packets lost per iteration")
         not_run = absent_entries(loaded, page.legend)
-        return page.save(folder, "congestion_queues", [*_captions(table, records, loaded), gaps_text(gaps), not_run])
+        caption = [*_captions(table, records, loaded), gaps_text(gaps), not_run, _not_there(loaded.records)]
+        return page.save(folder, "congestion_queues", caption)
 
 
 def _simulated(page: Sheet, axes: Axes, rows: pd.DataFrame, queues: Sequence[int]) -> None:
@@ -110,7 +119,7 @@ def _finish(above: Axes, below: Axes, control: str, queues: Sequence[int]) -> No
         axes.xaxis.set_minor_locator(NullLocator())
     above.set(ylim=(0, 1.06))
     above.set_title(control, fontsize=8)
-    below.set(xlabel="queue of a switch's port", yscale="symlog", ylim=(0, None))
+    below.set(xlabel="queue of a switch's port")
 
 
 def _captions(table: pd.DataFrame, records: Sequence[Record], loaded: Loaded) -> list[str]:
@@ -134,3 +143,13 @@ def _captions(table: pd.DataFrame, records: Sequence[Record], loaded: Loaded) ->
         "network. Lossless Ethernet (PFC) and DCQCN, which the paper's cluster has, cannot be emulated here: there a "
         "full queue stops senders instead of dropping, and stops those that are not to blame, too.",
     ]
+
+
+def _not_there(records: Sequence[Record]) -> str:
+    """Congestion controls that this kernel does not have."""
+    reasons = {
+        one.error.removeprefix(NOT_RUN): None
+        for one in records
+        if one.error.startswith(NOT_RUN) and "congestion" in one.error
+    }
+    return f"Not run: {'; '.join(reasons)}." if reasons else ""

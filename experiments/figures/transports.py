@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from byteps.units import format_nbytes
 from experiments.analysis import Loaded
@@ -43,10 +44,11 @@ def transports_cost(loaded: Loaded, folder: Path) -> list[Path]:
                 costs = list(per_block(records, name, message, core_seconds).values())
                 if rates:
                     _point(page, axes, carrier, costs, [rate / 1e9 for rate in rates])
-            axes.set(xscale="log", yscale="log", xlabel="core-seconds per GiB, both processes", ylabel="goodput, GB/s")
+            axes.set(xscale="log", yscale="log", xlabel="core-seconds per GiB", ylabel="goodput, GB/s")
             axes.set_title(f"messages of {format_nbytes(message)}", fontsize=8)
             for axis in (axes.xaxis, axes.yaxis):
                 log_axis(axis)
+                axis.set_minor_locator(LogLocator(subs=(3,)))
         _published(page, page.panels[2], records)
         blocks = len({one.case.block for one in records})
         sizes = sorted({format_nbytes(one.case.nbytes) for one in records})
@@ -56,7 +58,7 @@ def transports_cost(loaded: Loaded, folder: Path) -> list[Path]:
             [
                 f"{', '.join(sizes)} from one process into the other's tensor, every byte checked. Marks: medians over "
                 f"{blocks} launches, bars: their range. In brackets: how often a transport copies the payload itself, "
-                f"the kernel's copies apart. {source_text(loaded)}.",
+                f"the kernel's copies apart; core-seconds of both processes. {source_text(loaded)}.",
                 "Right: crosses are published for GPUs and RDMA: a zero-copy transport over gRPC and over copying RDMA "
                 "(Yi et al., SIGCOMM 2017, abstract), and Table 2 of the OSDI paper, each step over the first. Ours is "
                 "shared memory on one machine: the effect of copies, not that of a network.",
