@@ -8,8 +8,8 @@ copied into, the place of its chunk; sums of fp16 are made in fp32 and rounded a
 numbered alike everywhere, and any number may be under way.
 
 A worker's places are the tensor itself.  Nodes without a contribution (servers) learn sizes from what arrives: they run
-as `python -m baselines.executor` and end when their peers have left.  A peer that is lost, and a wait that takes
-too long, are an `ExecutorError` that names the node and what was missing.
+as `python -m baselines.executor` and end when the workers among their peers have left.  A peer that is lost, and a wait
+that takes too long, are an `ExecutorError` that names the node and what was missing.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from byteps.schedules.catalogue import build
 from byteps.wire import Op
 
 CONNECT_SECONDS = 60.0
+LEAVE_SECONDS = 5.0  # for what is under way when the workers have left
 _HEADER = struct.Struct("<IIIBQ")  # synchronisation, step, the node that it is for, number of the type, bytes
 _HELLO = struct.Struct("<I")  # the node that connects
 
@@ -112,12 +113,20 @@ class Endpoint:
             del self._running[number]
 
     def serve(self) -> None:
-        """What a node without a contribution does: nothing of its own, until all its peers have left."""
+        """What a node without a contribution does: nothing of its own, until the workers among its peers have left, or
+        all of them where there are none, and what is under way for others has ended.  (Nodes like it wait alike.)"""
+        peers = set(self._wiring.neighbours)
+        leaving = {peer for peer in peers if peer < self._schedule.num_workers} or peers
+
+        def unfinished() -> list[_Running]:
+            return [one for one in self._running.values() if not one.part.finished]
+
         with self._condition:
-            self._condition.wait_for(lambda: len(self._gone) == len(self._wiring.neighbours))
-            unfinished = [one for one in self._running.values() if not one.part.finished]
-        if unfinished:
-            missing = unfinished[0].part.waiting_for()
+            self._condition.wait_for(lambda: leaving <= self._gone)
+            self._condition.wait_for(lambda: peers <= self._gone or not unfinished(), LEAVE_SECONDS)
+            left = unfinished()
+        if left:
+            missing = left[0].part.waiting_for()
             raise ExecutorError(f"node {self._node}: {self._lost or 'its peers left'}; it waits for {missing}")
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Who is connected with whom: the next host and the NIC on the way of every message, and where each node listens.
 
-On a star every node reaches every other by its only NIC.  On BCube hosts relay for each other (`byteps.network.hops`).
+On a star every node reaches every other by its only NIC, and so it is "inside" machines, where switches forward.  On
+BCube hosts relay for each other (`byteps.network.hops`).
 Pure.
 """
 
@@ -16,16 +17,16 @@ Hops = Callable[[int, int], Sequence[tuple[int, int]]]
 
 
 def shape(network: str) -> tuple[int, int]:
-    """Ports of a switch and levels of "bcube:3x2"; (0, 1) of "star", whose one switch has any number.
+    """Ports of a switch and levels of "bcube:3x2"; (0, 1) of "star" and "inside", where any number is reached directly.
 
     ValueError for anything else.
     """
-    if network == "star":
+    if network in ("star", "inside"):
         return 0, 1
     kind, _, size = network.partition(":")
     ports, _, levels = size.partition("x")
     if kind != "bcube" or not (ports.isdigit() and levels.isdigit()) or int(ports) < 2 or int(levels) < 1:
-        raise ValueError(f"network {network!r}; it is star, or bcube:PORTSxLEVELS such as bcube:3x2")
+        raise ValueError(f"network {network!r}; it is star, inside, or bcube:PORTSxLEVELS such as bcube:3x2")
     return int(ports), int(levels)
 
 

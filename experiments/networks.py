@@ -1,6 +1,6 @@
 """The emulated network of a case, as far as its settings say: wiring, congestion control, and queues of the switch.
 
-    network      "star", or "bcube:3x2" (`baselines.wiring`)
+    network      "star", or "bcube:3x2" (`baselines.wiring`), or "inside": the links of machines (`experiments.inside`)
     congestion   "cubic" if left out; any that the kernel has: the routes' own, so that contenders have no say in it
     queue        what a port of the switch holds before it drops, such as "256KiB"; left out: by its rate
 

@@ -27,7 +27,7 @@ from baselines import contenders
 from baselines.launch import ROOT, Contender
 from baselines.wiring import shape
 from byteps.units import format_rate
-from experiments import adder, launch, networks, provenance, record, spec
+from experiments import adder, inside, launch, networks, provenance, record, spec
 from experiments.agenda import RunError, cases_of, load
 from experiments.emulated import Emulated
 from experiments.progress import Display, display, expected_seconds
@@ -203,8 +203,13 @@ def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], N
     """Launch after launch on one emulated cluster; the cases of a group share a launch."""
     if reason := why_no_lab():
         raise RunError(reason)
-    plan = lab_of([case for group in groups for case in group])
-    if reason := overload(plan, int(provenance.host()["cores"])):
+    cases, cores = [case for group in groups for case in group], int(provenance.host()["cores"])
+    if inside.is_inside(cases[0]):
+        with inside.open_stage(cases, cores) as stage:
+            show.note(f"emulated cluster: {stage}")
+            return run_on(stage, groups, logs, keep, show)
+    plan = lab_of(cases)
+    if reason := overload(plan, cores):
         raise RunError(reason)
     rate = format_rate(plan.hosts[0].nic_bytes_per_s)
     show.note(f"emulated cluster: {len(plan.hosts)} machines, {plan.nics} NIC each, {rate} each way")

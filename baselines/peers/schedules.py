@@ -1,8 +1,9 @@
 """The schemes of the literature as contenders: schedules (`byteps.schedules`), run by our executor.
 
 Setting `scheme` chooses one (`byteps.schedules.catalogue`): "ring", "mesh", "tree:16", "halving-doubling", "torus:2x4",
-"hierarchical:2x4" with `schedule`; "servers", "byteps" with `schedule-servers`, whose further nodes run on the CPU
-machines.  Setting `network` says how hosts are wired: "star", or "bcube:3x2", whose hosts relay for each other.
+"hierarchical:2x4" with `schedule`; "servers", "byteps", "inside:..." with `schedule-servers`, whose further nodes run
+on the CPU machines; one that has no part in a schedule does not run.  Setting `network` says how hosts are wired:
+"star", or "bcube:3x2", whose hosts relay for each other.
 The executor shares the transport with BytePS and nothing else: chunks are whole, no credit, no priorities.
 """
 
@@ -21,8 +22,9 @@ def plan(launch: Launch, *, default: str, with_servers: bool) -> list[Process]:
     if (scheme.partition(":")[0] in USE_SERVERS) != with_servers:
         other = "schedule" if with_servers else "schedule-servers"
         raise ValueError(f"scheme {scheme!r} belongs to the contender {other!r}")
-    nodes = build(scheme, n, k).num_nodes
-    machines = (*launch.gpu_machines, *launch.cpu_machines)[:nodes]
+    schedule = build(scheme, n, k)
+    busy = {node for one in schedule.rounds for node in one.src.tolist() + one.dst.tolist()}
+    machines = (*launch.gpu_machines, *launch.cpu_machines)[: schedule.num_nodes]
     told = {
         **launch.settings,
         "scheme": scheme,
@@ -42,6 +44,7 @@ def plan(launch: Launch, *, default: str, with_servers: bool) -> list[Process]:
             env={},
         )
         for node, machine in enumerate(machines[n:], start=n)
+        if node in busy
     ]
     return [
         *servers,
@@ -68,6 +71,9 @@ _SOURCES = (
     "byteps/schedule.py",
     "byteps/schedule_part.py",
     "byteps/schedules/*.py",
+    "byteps/strategy.py",
+    "byteps/machine*.py",
+    "byteps/machines/*.toml",
     "byteps/net.py",
     "byteps/kernels.py",
     "byteps/handshake.py",
