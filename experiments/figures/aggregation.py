@@ -55,6 +55,7 @@ def aggregation_time(loaded: Loaded, folder: Path) -> list[Path]:
             "W bytes per worker, NICs of B each way after the headers of TCP; the switch's datagrams have fewer and go "
             "in fewer frames, so it may be a little below 1. Lost: of the datagrams that arrive, at the switch and at "
             "the workers, and sent again after a time-out.",
+            "The server sums in 16 pieces, whose pushes and pulls overlap: n (1 + 1/16). "
             "A process in Python plays the switch and is bound by its core beyond 50 Mbit/s; a switch in hardware does "
             "this at 100 Gbit/s, so these are times of an algorithm and say nothing of a device.",
             f"{kind(table)}: {sizes or 'nothing yet'}; {source_text(loaded)}. Points: median over launches "
