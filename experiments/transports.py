@@ -190,7 +190,7 @@ def per_block(
     return {
         one.case.block: value(one)
         for one in records
-        if (one.case.contender, one.case.settings["message"]) == (carrier, str(message)) and one.verified
+        if (one.case.contender, one.case.settings.get("message")) == (carrier, str(message)) and one.verified
     }
 
 
