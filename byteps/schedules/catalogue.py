@@ -1,7 +1,9 @@
 """Schemes by name, for settings of experiments and commands: "ring", "tree:16", "torus:2x4".
 
-What follows the colon is pieces of a tree, mesh or servers, rows and columns of a torus, groups and members of a hierarchy, or
-ports and levels of a BCube.  Pure.
+What follows the colon is pieces of a tree, a mesh or servers, rows and columns of a torus, groups and members of a
+hierarchy, or ports and levels of a BCube; of "inside", a machine and a way to sum in it (`inside.read`):
+"inside:nvlink/root=2".
+Pure.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +12,7 @@ from types import MappingProxyType
 
 from byteps.cluster import uniform_cluster
 from byteps.schedule import Schedule
-from byteps.schedules import levels, passed, served
+from byteps.schedules import inside, levels, passed, served
 
 Build = Callable[[int, int, str], Schedule]
 """(n workers, k further machines, what follows the colon) -> the schedule"""
@@ -74,8 +76,9 @@ SCHEMES: Mapping[str, Build] = MappingProxyType(
         "bml": lambda n, _k, detail: levels.bml(*_power(n, detail)),
         "byteps": _byteps,
         "servers": lambda n, k, detail: served.parameter_server(n, k, pieces=_pieces(detail, 1)),
+        "inside": lambda n, k, detail: inside.build(detail, n, k),
     }
 )
-NEED_SERVERS = frozenset({"servers"})
-USE_SERVERS = frozenset({"servers", "byteps"})
+NEED_SERVERS = frozenset({"servers", "inside"})
+USE_SERVERS = frozenset({"servers", "byteps", "inside"})
 """Schemes with nodes on machines beside the workers."""
