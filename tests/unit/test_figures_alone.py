@@ -45,9 +45,7 @@ def test_all_figures_are_drawn_from_records_with_the_rest_of_the_world_out_of_re
     for one in figure_12():
         record.append(tmp_path / "raw" / "fig12.jsonl", one)
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=180
-    )  # 15 s alone
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=180)  # 15 s alone
     assert done.returncode == 0, done.stderr[-3000:]
     names = set(done.stdout.split())
     assert {"fig12_goodput.png", "fig12_goodput.pdf", "fig3_cluster.pdf", "limits_map.png", "scale_models.pdf"} <= names
