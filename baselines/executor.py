@@ -156,6 +156,9 @@ class Endpoint:
         if not there:
             missing = ", ".join(map(str, sorted(expected - set(self._peers))))
             raise ExecutorError(f"node {self._node}: waited {CONNECT_SECONDS:.0f} s for node {missing} to connect")
+        # not before: what arrives from one peer may have to go on to another
+        for peer, connection in self._peers.items():
+            threading.Thread(target=self._read, args=(peer, connection), name=f"from node {peer}", daemon=True).start()
 
     def _log(self, text: str) -> None:
         print(f"node {self._node}: {text}", file=sys.stderr, flush=True)
@@ -170,7 +173,6 @@ class Endpoint:
         with self._condition:
             self._peers[peer] = connection
             self._condition.notify_all()
-        threading.Thread(target=self._read, args=(peer, connection), name=f"from node {peer}", daemon=True).start()
 
     def _read(self, peer: int, connection: Connection) -> None:
         header = memoryview(bytearray(_HEADER.size))
