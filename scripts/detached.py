@@ -6,8 +6,10 @@ agents know each other is made anew for every run, and goes to the hosts through
 writes it into a file which only the user can read: it is in no command, no environment and no log.
 """
 
+import contextlib
 import json
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -98,8 +100,10 @@ def start(site: Site, order: Order, *, tell: Tell = print) -> Host:
             raise RunFailed(f"{sessions.table({})}\n--continue runs without these hosts")
         hosts = tuple(session.host for session in sessions.good)
         conductor = next((host for host in hosts if host.role == "gpu"), None)
-        if conductor is None:
-            raise RunFailed(f"{sessions.table({})}\nno GPU machine is left")
+        gpus = sum(host.role == "gpu" for host in hosts)
+        if conductor is None or gpus < 2:
+            have = f"{gpus} GPU machine{'s' * (gpus != 1)}"
+            raise RunFailed(f"{sessions.table({})}\n{have}: there is nothing to synchronise below 2")
         workdirs = {host.name: prepared[host.name]["workdir"] for host in hosts}
         where = _format(conductor.address, prepared[conductor.name]["port"])
         cluster = resolved(replace(site, hosts=hosts), workdirs)
@@ -115,13 +119,31 @@ def start(site: Site, order: Order, *, tell: Tell = print) -> Host:
             _start(session, "agent", agent_argv(name, workdir, where), files)
             return "started"
 
-        started = sessions.each("starting", launch, seconds=_STEP_SECONDS)
+        try:
+            with _ctrl_c_later():
+                started = sessions.each("starting", launch, seconds=_STEP_SECONDS)
+        except KeyboardInterrupt:
+            _stop_and_tell(site, tell)
+            raise
         if len(started) < len(hosts):
             table = sessions.table({name: (text,) for name, text in started.items()})
             sessions.each("stopping", _stop, seconds=_STOP_SECONDS)
             raise RunFailed(f"{table}\nwhat had started was stopped")
     tell(f"{len(hosts)} agents started, the conductor on {conductor.name}; all go on if this machine is lost")
     return conductor
+
+
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Ctrl-C in the block is raised after it: what is half started on a host would be missed by a stop right away."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def conductor_argv(order: Order, workdir: str, where: str) -> list[str]:
@@ -219,10 +241,14 @@ def follow(site: Site, host: Host, *, tell: Tell = print) -> int:
     try:
         return Follower(site, host, write=write, tell=tell).follow()
     except KeyboardInterrupt:
-        tell("stopping on all hosts")
-        table, _ = stop(site, tell=tell)
-        tell(table)
+        _stop_and_tell(site, tell)
         raise
+
+
+def _stop_and_tell(site: Site, tell: Tell) -> None:
+    tell("stopping on all hosts")
+    table, _ = stop(site, tell=tell)
+    tell(table)
 
 
 def finish(site: Site, *, tell: Tell = print) -> tuple[str, bool]:

@@ -3,12 +3,13 @@
 Each works on all hosts at once, ends with a table, and exits with 1 unless all is well on every host.
 """
 
+import functools
 import io
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # fab puts this folder there, not the one above it
 
@@ -34,9 +35,20 @@ _CONTINUE = {"continue_": "without the hosts that failed; the exit code is still
 
 
 def _task(**options: Any) -> Callable[[Function], Function]:
-    """Fabric's decorator with a type."""
-    decorator: Callable[[Function], Function] = task(**options)
-    return decorator
+    """Fabric's decorator with a type; Ctrl-C is exit code 130 and a word (Fabric: 1 and none)."""
+    decorator: Callable[[Callable[..., None]], Function] = task(**options)
+
+    def decorated(function: Function) -> Function:
+        @functools.wraps(function)
+        def interruptible(*arguments: Any, **keywords: Any) -> None:
+            try:
+                function(*arguments, **keywords)
+            except KeyboardInterrupt:
+                raise Exit("interrupted", code=130) from None
+
+        return decorator(interruptible)
+
+    return decorated
 
 
 def _site(cluster: str) -> Site:
@@ -62,10 +74,6 @@ def _end(table: str, ok: bool) -> None:
     print(table, flush=True)
     if not ok:
         raise Exit(code=1)
-
-
-def _interrupted() -> NoReturn:
-    raise Exit("interrupted", code=130)
 
 
 @_task(help=_HELP)
@@ -106,8 +114,6 @@ def _follow(site: Site, conductor: str) -> bool:
     except HostFailed as failure:
         print(f"{conductor} {failure.state}: {failure.reason}\n  do: {failure.todo}")
         return False
-    except KeyboardInterrupt:
-        _interrupted()
     table, ok = detached.finish(site)
     print(table)
     if code:
@@ -135,7 +141,7 @@ def attach(_: Any, cluster: str = "") -> None:
     table, states, _ok = detached.status(site)
     host = detached.conductor_of(site, states)
     if host is None:
-        raise Exit(f"{table}\nno run was started on these hosts; `fab run` starts one", code=1)
+        raise Exit(f"{table}\nno run goes on; `fab run` starts one, `fab fetch` brings what earlier ones left", code=1)
     if not _follow(site, host.name):
         raise Exit(code=1)
 

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from byteps.hosts import parse_site
-from scripts import detached, host_run
+from byteps.hosts import Site, parse_site
+from scripts import detached, fabfile, host_run
 from scripts.detached import Order, State
 
 PROGRAM = [sys.executable, "-I", "-S", host_run.__file__]
@@ -166,3 +167,75 @@ def test_the_conductor_is_where_one_runs_else_where_one_ran():
     assert detached.conductor_of(SITE, {"gpu0": none}) is None
     assert detached.conductor_of(SITE, {"gpu0": ran, "cpu0": none}) is gpu0
     assert detached.conductor_of(SITE, {"gpu0": ran, "cpu0": runs}) is cpu0
+
+
+class FakeSessions:
+    """Hosts that do nothing; Ctrl-C comes while they are being started."""
+
+    def __init__(self, site: Site, *, tell: object) -> None:
+        self.good = [SimpleNamespace(host=host) for host in site.hosts]
+        self.failures: dict[str, object] = {}
+        self.did: list[str] = []
+
+    def __enter__(self) -> "FakeSessions":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def each(self, what: str, work: object, *, seconds: float) -> dict[str, object]:
+        if what == "starting":
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        self.did.append(what)
+        return {one.host.name: {"workdir": "/w", "port": 5} for one in self.good}
+
+    def table(self, cells: object, heading: object = ()) -> str:
+        return "the table"
+
+
+TWO_GPUS = parse_site(
+    '[[machine]]\nname = "gpu"\nrole = "gpu"\nnic = "1Gbit"\ncount = 2\naddress = ["fd00::1", "fd00::2"]\n', "my.toml"
+)
+
+
+def test_ctrl_c_while_a_run_is_being_started_stops_it_once_all_of_it_has(monkeypatch):
+    made: list[FakeSessions] = []
+    stopped = []
+
+    def sessions(site: Site, *, tell: object) -> FakeSessions:
+        made.append(FakeSessions(site, tell=tell))
+        return made[-1]
+
+    def stop(site: Site, *, tell: object) -> tuple[str, bool]:
+        stopped.append(made[0].did[-1])
+        return "what ended", True
+
+    monkeypatch.setattr(detached, "Sessions", sessions)
+    monkeypatch.setattr(detached, "suite", lambda tell: None)
+    monkeypatch.setattr(detached, "stop", stop)
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        detached.start(TWO_GPUS, Order(names=("fig12",), tier="smoke"), tell=told.append)
+    assert stopped == ["starting"]
+    assert told == ["stopping on all hosts", "what ended"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_one_gpu_machine_is_too_few_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(detached, "Sessions", FakeSessions)
+    monkeypatch.setattr(detached, "suite", lambda tell: None)
+    with pytest.raises(detached.RunFailed, match="1 GPU machine: there is nothing to synchronise below 2"):
+        detached.start(SITE, Order(names=("fig12",), tier="smoke"))
+
+
+def test_every_task_that_is_interrupted_says_so_and_exits_with_130(monkeypatch, tmp_path):
+    def interrupted(_site: Site) -> None:
+        raise KeyboardInterrupt
+
+    file = tmp_path / "my.toml"
+    file.write_text('[[machine]]\nname = "a"\nrole = "gpu"\nnic = "1Gbit"\naddress = "fd00::1"\n')
+    monkeypatch.setattr(detached, "stop", interrupted)
+    with pytest.raises(fabfile.Exit) as raised:
+        fabfile.stop.body(None, cluster=str(file))  # type: ignore[attr-defined]
+    assert (raised.value.code, raised.value.message) == (130, "interrupted")
