@@ -13,6 +13,7 @@ names one by one, whole, and .deployed is written last: interrupted at any momen
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import io
 import json
@@ -57,6 +58,7 @@ def unpack(workdir: str, name: str) -> None:
     manifest = json.loads(sys.stdin.buffer.readline())
     before = deployed(folder)
     os.makedirs(folder, exist_ok=True)
+    lock = only_one(folder)  # until this function's end
     need = sum(manifest["sizes"])
     if shutil.disk_usage(folder).free < need + (64 << 20):
         fail(f"{folder} has no room for {need >> 20} MiB", "free some, or set install.workdir")
@@ -75,6 +77,19 @@ def unpack(workdir: str, name: str) -> None:
     with open(os.path.join(folder, f"{DEPLOYED}.new"), "w") as file:
         json.dump({"digest": [manifest["digest"]], "files": sorted(manifest["files"])}, file)
     os.replace(file.name, os.path.join(folder, DEPLOYED))
+    os.close(lock)
+
+
+def only_one(folder: str) -> int:
+    """A lock on the folder, which ends with this process: two deployments would take each other's files away."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fail("files are being sent here already, perhaps from another machine", "wait for that, then again")
+    except OSError:  # a file system without locks
+        pass
+    return descriptor
 
 
 def place(path: str, source: io.BufferedIOBase | object, mode: int, wanted: str) -> None:
@@ -170,7 +185,14 @@ def main() -> None:
     known: dict[str, Callable[..., None]] = {
         "digest": digest, "unpack": unpack, "link": link, "pack": pack, "clean": clean
     }  # fmt: skip
-    known[command](os.path.realpath(os.path.expanduser(workdir)), *rest)
+    try:
+        known[command](os.path.realpath(os.path.expanduser(workdir)), *rest)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        fail(
+            f"{error.filename}: {error.strerror}", "set install.workdir to a folder that this user may write, with room"
+        )
 
 
 if __name__ == "__main__":

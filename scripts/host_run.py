@@ -284,7 +284,14 @@ def main() -> None:
         "follow": follow,
         "stop": stop,
     }
-    known[command](os.path.realpath(os.path.expanduser(workdir)), *rest)
+    try:
+        known[command](os.path.realpath(os.path.expanduser(workdir)), *rest)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        fail(
+            f"{error.filename}: {error.strerror}", "set install.workdir to a folder that this user may write, with room"
+        )
 
 
 if __name__ == "__main__":

@@ -134,7 +134,10 @@ def _shell(session: Session, log: Log, script: str, what: str) -> None:
     except HostFailed as failure:
         if failure.state == "unreachable":
             raise
-        raise HostFailed(f"{what}: {failure.reason}, {log.path} ends with\n    {log.tail()}", failure.todo) from None
+        raise HostFailed(
+            f"{what}: {failure.reason}, {log.path} ends with\n    {log.tail()}",
+            "mend that, then the same command again",
+        ) from None
 
 
 def provision(site: Site, logs: Path, *, tell: Callable[[str], None] = print) -> tuple[str, list[str]]:

@@ -234,8 +234,8 @@ def _exit_failure(code: int, error: str, command: str, host: Host) -> HostFailed
     if "SyntaxError" in error:
         return HostFailed(f"{host.python} is too old a Python", "set install.python to a Python 3.11 or later")
     reason, _, todo = error.partition("; do: ")
-    last = reason.splitlines()[-1] if reason else "it said nothing"
-    return HostFailed(f"{last} (exit {code})", todo or f"see what it says there: {_brief(command)}")
+    last = f"{reason.splitlines()[-1]} (exit {code})" if reason else f"exit {code}"
+    return HostFailed(last, todo or f"see what it says there: {_brief(command)}")
 
 
 def _brief(command: str) -> str:

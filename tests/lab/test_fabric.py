@@ -204,7 +204,8 @@ def test_a_failing_installation_shows_its_last_lines_and_the_others_go_on(provis
     assert rows(done.stdout)["gpu0"][0] == "ok"
     assert rows(done.stdout)["cpu0"][0] == "failed"
     found = re.search(
-        r"cpu0 failed: the environment: .*exit 5.*, (\S+) ends with\n    first\n    no such luck", done.stdout
+        r"cpu0 failed: the environment: .*exit 5.*, (\S+) ends with\n    first\n    no such luck\n  do: mend that",
+        done.stdout,
     )
     assert found
     assert Path(found[1]).read_text() == "first\nno such luck\n"

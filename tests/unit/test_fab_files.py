@@ -1,11 +1,14 @@
 """Files on their way to hosts and back: whole or not at all, and nothing is sent twice."""
 
+import fcntl
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -159,3 +162,46 @@ def test_clean_takes_only_what_a_deployment_made(tree, tmp_path):
     host("clean", work, "all")
     assert not work.exists()
     assert json.loads(host("clean", work, "all").stdout) == {"removed": [], "left": []}
+
+
+def locked(folder: Path) -> bool:
+    if not folder.exists():
+        return False
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def test_two_deployments_at_once_do_not_mix_their_files(tree, tmp_path):
+    what = parcel(tree, ["a.txt"])
+    stream = b"".join(what.stream())
+    with subprocess.Popen(
+        [*PROGRAM, "unpack", str(tmp_path / "host"), "suite"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as first:
+        assert first.stdin is not None
+        first.stdin.write(stream[:-2000])
+        first.stdin.flush()
+        deadline = time.monotonic() + 10.0
+        while not locked(tmp_path / "host/suite"):
+            assert time.monotonic() < deadline, "the first one did not begin within 10 s"
+            time.sleep(0.02)
+        second = sent(what, tmp_path / "host")
+        first.stdin.write(stream[-2000:])
+        first.stdin.close()
+        assert first.wait(10) == 0
+    assert second.returncode == 1
+    assert second.stderr.decode().startswith("files are being sent here already")
+    assert sent(what, tmp_path / "host").returncode == 0  # the lock went with its holder
+
+
+def test_a_work_directory_that_cannot_be_made_is_one_line_that_says_what_to_do(tree, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = sent(parcel(tree, ["a.txt"]), tmp_path / "file" / "host")
+    assert done.returncode == 1
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith(f"{tmp_path}/file/host: Not a directory; do: set install.workdir")
