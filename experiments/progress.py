@@ -1,4 +1,7 @@
-"""What people see while experiments run: a bar with an estimate on a terminal, one plain line per launch elsewhere.
+"""What people see while experiments run: a bar with an estimate on a terminal, elsewhere one plain line per launch.
+
+Launches are only told of once the calibration after them has judged them, a minute later perhaps; meanwhile plain
+output says what is being done, at most every 10 s.
 
 The estimate is the bound of what is left, scaled by how far the finished launches were from theirs: launches differ in
 length by more than two, so an average over launches would mislead.
@@ -15,6 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from experiments import catalogue
 from experiments.record import Case, Record
 from experiments.spec import is_model
+
+_QUIET_SECONDS = 10.0
 
 
 def expected_seconds(case: Case) -> float:
@@ -52,7 +57,7 @@ class Display:
         self._finished = 0
         self._left = sum(map(expected_seconds, cases)) + later_seconds
         self._spent = self._guessed = 0.0
-        self._started = time.monotonic()
+        self._told = time.monotonic()  # when the last line was printed
         self._bar: Progress | None = None
         if console.is_terminal:
             columns = (SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}"))
@@ -64,14 +69,19 @@ class Display:
         return self._left * (self._spent / self._guessed if self._guessed else 1.0)
 
     def _left_text(self) -> str:
-        return f"about {self.remaining_seconds() / 60:.0f} min left"
+        minutes = round(self.remaining_seconds() / 60)
+        return f"about {minutes} min left" if minutes else "less than a minute left"
 
     def tell(self, case: Case, doing: str) -> None:
-        """Show what a launch is doing right now; plain output stays silent about it."""
-        if self._bar:
+        """Show what a launch is doing right now; in plain output only after a silence."""
+        if self._bar is None:
+            if time.monotonic() > self._told + _QUIET_SECONDS:
+                self.note(f"  {case.title}: {doing}")
+        else:
             self._bar.update(self._task, description=f"{case.title}: {doing} ({self._left_text()})")
 
     def note(self, text: str) -> None:
+        self._told = time.monotonic()
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def launched(self, record: Record, seconds: float, *, final: bool) -> None:
