@@ -12,11 +12,15 @@ def view(site: Site, title: str) -> str:
     heading = ("host", "role", "ssh", "NICs", "interface", "GPUs", "inside")
     return "\n\n".join(
         [
-            f"{title}: {len(site.gpu_hosts)} GPU machines, {len(site.cpu_hosts)} CPU machines",
+            f"{title}: {_number(site.gpu_hosts, 'GPU machine')}, {_number(site.cpu_hosts, 'CPU machine')}",
             "\n".join(columns([heading, *map(_row, site.hosts)])),
             "\n".join(_steps(site)),
         ]
     )
+
+
+def _number(hosts: Sequence[Host], what: str) -> str:
+    return f"{len(hosts)} {what}{'s' * (len(hosts) != 1)}"
 
 
 def _row(host: Host) -> tuple[str, ...]:
@@ -39,6 +43,8 @@ def _steps(site: Site) -> list[str]:
     if site.cap_bytes_per_s:
         lines.append(f"during a run: every NIC capped to {format_rate(site.cap_bytes_per_s)} by tc (needs root)")
     lines.append(f"records are marked {site.provenance!r}")
+    if len(site.gpu_hosts) < 2:
+        lines.append("NOT ENOUGH to run experiments: there is nothing to synchronise below 2 GPU machines")
     return lines
 
 

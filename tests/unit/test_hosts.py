@@ -147,7 +147,8 @@ def test_check_shows_the_hosts_and_what_will_be_done(tmp_path, capsys):
         run_cli("cluster", "check", str(path))
     shown = capsys.readouterr().out
     assert ended.value.code == 0
-    assert "my.toml: 2 GPU machines, 1 CPU machines" in shown
+    assert "my.toml: 2 GPU machines, 1 CPU machine\n" in shown
+    assert "NOT ENOUGH" not in shown
     assert re.search(r"old +cpu +old.example.org port 2222 +10 Gbit/s \+ 5 Gbit/s +eth0, 10.1.0.0/16 +0", shown)
     assert "install on gpu0, gpu1: suite into ~/byteps/suite, an environment made by python3 with torch" in shown
     assert "install on old: suite into ~/byteps/suite, an environment made by /opt/py/bin/python3 without" in shown
