@@ -14,6 +14,7 @@ that takes too long, are an `ExecutorError` that names the node and what was mis
 
 import argparse
 import json
+import os
 import socket
 import struct
 import sys
@@ -301,7 +302,13 @@ def start(settings: dict[str, str], node: int) -> Endpoint:
     schedule = build(settings["scheme"], int(settings["n"]), int(settings["k"]))
     addresses = [[(host, int(port)) for host, port in nics] for nics in json.loads(settings["addresses"])]
     return Endpoint(
-        schedule, node, addresses, bytes.fromhex(settings["secret"]), Flusher(), network=settings["network"]
+        schedule,
+        node,
+        addresses,
+        bytes.fromhex(settings["secret"]),
+        Flusher(),
+        network=settings["network"],
+        congestion_control=os.environ.get("BYTEPS_CONGESTION_CONTROL", "cubic"),  # the stage's
     )
 
 

@@ -105,7 +105,7 @@ class Emulated:
         stdout: Stream = None,
         stderr: Stream = None,
     ) -> Child:
-        if env is not None:  # BytePS chooses for itself, which is the network's choice here, as on a cluster of hosts
+        if env is not None:  # ours choose for themselves: what the network has, as on hosts
             env = {**env, "BYTEPS_CONGESTION_CONTROL": self._lab.spec.congestion_control}
         return Child(self._lab.popen(host, argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr))
 

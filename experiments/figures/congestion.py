@@ -23,16 +23,14 @@ from experiments.statistics import launch_seconds
 
 CONTROLS = ("cubic", "reno", "bbr")
 QUEUES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
-ALL_AT_ONCE = "BytePS, everything at once"
+ALL_AT_ONCE = "BytePS's shares, everything at once"
 _APART = (0.93, 1.0, 1.075)  # of three lines
 
 
 def look_of(case: Case) -> Line:
-    """BytePS, BytePS with everything at once, or a ring; the network's settings have a panel and an axis."""
+    """The contender's, without what has a panel and an axis: the network's settings."""
     line = line_of(case.contender, {})
-    if "credit" not in case.settings:
-        return line
-    return replace(line, label=ALL_AT_ONCE, linestyle=":", fillstyle="left", notes=("everything at once",))
+    return replace(line, label=ALL_AT_ONCE) if case.contender == "schedule-servers" else line
 
 
 def lost_per_iteration(one: Record) -> float:
@@ -104,12 +102,12 @@ def _simulated(page: Sheet, axes: Axes, rows: pd.DataFrame, queues: Sequence[int
     ours = rows[rows["contender"] == "byteps"]
     same = ours[(ours["n"] == disciplines.N) & (ours["nbytes"] == disciplines.NBYTES)]
     for k in sorted(set(same["k"]) & set(disciplines.KS)):
-        named = {"BytePS": "credit divided among services", ALL_AT_ONCE: disciplines.FAIR_SHARE}
-        for label, discipline in named.items():
+        named = {"byteps": "one order, connections weighted", "schedule-servers": disciplines.FAIR_SHARE}
+        for contender, discipline in named.items():
             value = 1.0 / disciplines.simulated(int(k), discipline, disciplines.DEFAULT_CREDIT)
-            style = simulated_style("byteps", second=label == ALL_AT_ONCE)
+            style = simulated_style(contender)
             axes.plot(queues, [value] * len(queues), **style)
-            page.legend.add(SIMULATED, f"{label}, flows alone", **style)
+            page.legend.add(SIMULATED, f"{discipline}, flows alone", **style)
 
 
 def _finish(above: Axes, below: Axes, control: str, queues: Sequence[int]) -> None:

@@ -9,16 +9,16 @@ from experiments.captions import Caption
 from experiments.figures import congestion, disciplines
 from experiments.record import NicBytes, Record
 
-ALL = {"credit": "16MiB"}
 QUEUES = ("64KiB", "1MiB")
 
 
-def launch(control: str, queue: str, of_optimum: float, settings: dict[str, str], **changes: object) -> Record:
+def launch(control: str, queue: str, of_optimum: float, **changes: object) -> Record:
     contender = str(changes.pop("contender", "byteps"))
-    k = 2 if contender == "byteps" else 0
+    k = 0 if contender == "gloo-ring" else 2
     seconds = theory.byteps_seconds(2**24, 8, k, PAYLOAD_RATE) / of_optimum
-    chosen = {"congestion": control, "queue": queue, **settings}
-    return made(contender, seconds, k=k, settings=chosen, experiment="congestion", **changes)
+    return made(
+        contender, seconds, k=k, settings={"congestion": control, "queue": queue}, experiment="congestion", **changes
+    )
 
 
 def whole(controls: tuple[str, ...] = congestion.CONTROLS) -> list[Record]:
@@ -27,9 +27,9 @@ def whole(controls: tuple[str, ...] = congestion.CONTROLS) -> list[Record]:
         for control in controls
         for queue in QUEUES
         for one in (
-            launch(control, queue, 0.95, {}),
-            launch(control, queue, 0.6, ALL),
-            launch(control, queue, 0.9, {}, contender="gloo-ring"),
+            launch(control, queue, 0.95),
+            launch(control, queue, 0.6, contender="schedule-servers"),
+            launch(control, queue, 0.9, contender="gloo-ring"),
         )
     ]
 
@@ -59,7 +59,7 @@ def test_every_discipline_has_a_line_and_every_control_a_panel(tmp_path, monkeyp
 
 def test_a_flow_level_model_is_drawn_beside_launches_of_its_case(tmp_path, monkeypatch):
     seen = drawn(whole(), tmp_path, monkeypatch)
-    assert f"{congestion.ALL_AT_ONCE}, flows alone" in seen["labels"]
+    assert f"{disciplines.FAIR_SHARE}, flows alone" in seen["labels"]
     assert round(1 / disciplines.simulated(2, disciplines.FAIR_SHARE), 3) in seen["points"]
 
 
