@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.analysis import Loaded, load
+from experiments.figures.aggregation import aggregation_time
 from experiments.figures.disciplines import disciplines_time
 from experiments.figures.fig3 import fig3_cluster
 from experiments.figures.fig4 import fig4_simulated, fig4_vgg16
@@ -53,6 +54,7 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
     "gain": (gain_steps,),
     "sizes": (sizes_time, sizes_counts),
     "disciplines": (disciplines_time,),
+    "aggregation": (aggregation_time,),
     "topologies": (schemes_emulated,),
     "bml": (schemes_bml,),
     "bml_lenet5": (schemes_bml,),

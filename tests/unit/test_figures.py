@@ -41,6 +41,14 @@ def records_of(experiment, blocks):
             for k in (0, 2, 8)
             for credit in ("auto", "4MiB")
         ]
+    if experiment == "aggregation":
+        lines = (("switch-sum", {"loss": "0"}), ("switch-sum", {"loss": "0.01"}), ("schedule", {"scheme": "ring"}))
+        return [
+            made(name, 1.0, n=n, block=block, experiment=experiment, settings=settings)
+            for block in range(blocks)
+            for name, settings in lines
+            for n in (4, 8, 16)
+        ]
     if experiment == "fig4":
         return replays("fig4", ["vgg16@fig4"], blocks)
     if experiment == "slow_nics":
@@ -62,7 +70,7 @@ def test_every_figure_is_drawn_from_any_records(experiment, what, tmp_path, monk
     if what != "whole":  # to lay out and to write takes most of the time
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, path, **__: path.write_bytes(bytes(2000)))
     records = records_of(experiment, 1 if what == "single" else 2) if what in ("whole", "single") else []
-    bare = ("fig12", "fig9b", "sizes", "disciplines")
+    bare = ("fig12", "fig9b", "sizes", "disciplines", "aggregation", "topologies")
     case = {"experiment": experiment, "workload": "tensor" if experiment in bare else "gpt2"}
     if what in ("whole", "failed"):
         records = [*records, failed("horovod", **case), failed("byteps", k=2, **case)]
