@@ -12,6 +12,14 @@ from experiments.record import NicBytes, Record
 QUEUES = ("64KiB", "1MiB")
 
 
+@pytest.fixture(autouse=True)
+def _known_simulations(monkeypatch):
+    """To simulate takes seconds, and is tested with the disciplines."""
+    monkeypatch.setattr(
+        disciplines, "simulated", lambda k, name, credit: 2.0 if name == disciplines.FAIR_SHARE else 1.25
+    )
+
+
 def launch(control: str, queue: str, of_optimum: float, **changes: object) -> Record:
     contender = str(changes.pop("contender", "byteps"))
     k = 0 if contender == "gloo-ring" else 2
@@ -60,7 +68,7 @@ def test_every_discipline_has_a_line_and_every_control_a_panel(tmp_path, monkeyp
 def test_a_flow_level_model_is_drawn_beside_launches_of_its_case(tmp_path, monkeypatch):
     seen = drawn(whole(), tmp_path, monkeypatch)
     assert f"{disciplines.FAIR_SHARE}, flows alone" in seen["labels"]
-    assert round(1 / disciplines.simulated(2, disciplines.FAIR_SHARE), 3) in seen["points"]
+    assert {0.5, 0.8} <= seen["points"]
 
 
 def test_a_kernel_without_a_control_is_said(tmp_path, monkeypatch):
