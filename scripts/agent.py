@@ -87,6 +87,7 @@ def _read_all(fd: int) -> bytes:
 def _child(parent: int, options: argparse.Namespace, secret: bytes, undo: int) -> NoReturn:
     code = 1
     try:
+        os.setpgid(0, 0)  # SIGKILL of a whole process group (timeout, a job manager) leaves one of the two
         descent.end_with_parent(parent, signal.SIGTERM)
         code = work(options, secret, lambda commands: _tell(undo, commands))
     except (StartError, ValueError, OSError) as error:

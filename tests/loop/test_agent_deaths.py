@@ -51,7 +51,7 @@ def helper_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
-@pytest.mark.parametrize("victim", ["guardian", "helper"])
+@pytest.mark.parametrize("victim", ["guardian", "helper", "group"])
 def test_an_agent_that_is_killed_takes_everything_with_it_and_the_fleet_names_it(tmp_path: Path, victim: str) -> None:
     with fleet(tmp_path, "gpu0", "gpu1") as (one, made):
         start_family(one, "gpu0", unmarked=victim == "helper")  # the heir of orphans is the guardian
@@ -59,7 +59,10 @@ def test_an_agent_that_is_killed_takes_everything_with_it_and_the_fleet_names_it
         lost = one.popen("gpu0", SLEEPER, stdout=PIPE)
         wait_until(lambda: len(sleepers()) == (6 if victim == "helper" else 5), "all processes")
         agent = made.processes["gpu0"].pid
-        os.kill(agent if victim == "guardian" else helper_of(agent), signal.SIGKILL)
+        if victim == "group":
+            os.killpg(agent, signal.SIGKILL)
+        else:
+            os.kill(agent if victim == "guardian" else helper_of(agent), signal.SIGKILL)
         assert lost.wait(timeout=10) in (-signal.SIGKILL, -signal.SIGTERM)  # the helper still ends it in order
         assert lost.stdout is not None
         with lost.stdout:
