@@ -129,7 +129,7 @@ def start(site: Site, order: Order, *, tell: Tell = print) -> Host:
             table = sessions.table({name: (text,) for name, text in started.items()})
             sessions.each("stopping", _stop, seconds=_STOP_SECONDS)
             raise RunFailed(f"{table}\nwhat had started was stopped")
-    tell(f"{len(hosts)} agents started, the conductor on {conductor.name}; all go on if this machine is lost")
+    tell(f"{len(hosts)} agents started, the conductor on {conductor.name}; they go on if this machine is lost")
     return conductor
 
 

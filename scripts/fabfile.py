@@ -118,7 +118,7 @@ def _follow(site: Site, conductor: str) -> bool:
     print(table)
     if code:
         how = f"with exit code {code}" if code > 0 else "without a word (killed?)"
-        print(f"the conductor ended {how}; the same command resumes")
+        print(f"the conductor ended {how}; {'mend that' if code == 2 else 'the same command resumes'}")
     return ok and code == 0
 
 
