@@ -15,7 +15,7 @@ CLUSTER ?=
 FAB = $(VENV)/bin/fab -r scripts
 CLUSTER_TASKS := preflight provision deploy fetch stop
 
-.PHONY: help setup tools peers $(PEERS) $(CLUSTER_TASKS) clean-cluster reproduce smoke sweep figures report bench test lint size clean sshd
+.PHONY: help setup tools peers $(PEERS) transports $(CLUSTER_TASKS) clean-cluster reproduce smoke sweep figures report bench test lint size clean sshd
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 16
@@ -33,13 +33,14 @@ setup: $(STAMP)  ## create .venv and install what is missing
 tools: $(STAMP)
 	@scripts/setup_tools.sh
 
-$(PEERS): %: tools
+$(PEERS) transports: %: tools
 	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/install_$@.sh .peers/$@
 
 horovod:  ## install Horovod 0.28.1 into .peers/horovod (built once, minutes; the wheel is cached)
 mxnet:  ## install MXNet 1.9.1 into .peers/mxnet
 tensorflow:  ## install TensorFlow into .peers/tensorflow
 mpi:  ## install Open MPI and mpi4py into .peers/mpi
+transports:  ## install gRPC, ZeroMQ and UCX into .peers/transports
 
 sshd: tools  ## install openssh-server, for the emulated cluster whose hosts are reached by ssh
 	@scripts/install_sshd.sh

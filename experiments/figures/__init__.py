@@ -18,6 +18,7 @@ from pathlib import Path
 
 from experiments.analysis import Loaded, load
 from experiments.figures.aggregation import aggregation_time
+from experiments.figures.congestion import congestion_queues
 from experiments.figures.disciplines import disciplines_time
 from experiments.figures.fig3 import fig3_cluster
 from experiments.figures.fig4 import fig4_simulated, fig4_vgg16
@@ -40,6 +41,7 @@ from experiments.figures.schemes import (
 from experiments.figures.schemes_emulated import schemes_bml, schemes_emulated
 from experiments.figures.sizes import sizes_counts, sizes_time
 from experiments.figures.slow_nics import slow_nics
+from experiments.figures.transports import transports_cost
 from experiments.figures.unequal import placement_balance, unequal_nics
 from experiments.figures.winners import limits_map, limits_price
 
@@ -55,6 +57,8 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
     "sizes": (sizes_time, sizes_counts),
     "disciplines": (disciplines_time,),
     "aggregation": (aggregation_time,),
+    "congestion": (congestion_queues,),
+    "transports": (transports_cost,),
     "topologies": (schemes_emulated,),
     "bml": (schemes_bml,),
     "bml_lenet5": (schemes_bml,),
