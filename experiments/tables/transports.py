@@ -33,10 +33,7 @@ def text() -> str:
     parts = (
         ("Transports: loads per byte sent by a GPU of the NVLink machine (GPU0 shares the NIC's switch)", copies()),
         ("RDMA WRITEs: the OSDI paper's Table 2 and a model fitted to its first three columns", writes()),
-        (
-            "GPUDirect RDMA against others: published (on machines that we do not know), and the bounds on the NVLink machine",
-            gains(),
-        ),
+        ("GPUDirect RDMA against others: published (machines not known), and bounds on the NVLink machine", gains()),
     )
     return "\n\n".join(f"{title}\n\n{rows}" for title, rows in parts)
 
