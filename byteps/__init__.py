@@ -27,8 +27,10 @@ if TYPE_CHECKING:
         size,
         synchronize,
     )
+    from byteps.shared import SharedArray
 
 __all__ = [
+    "SharedArray",
     "__version__",
     "broadcast",
     "declare",
@@ -64,7 +66,8 @@ _refuse_official_package()
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        value = globals()[name] = getattr(importlib.import_module("byteps.api"), name)  # once per name
+        module = importlib.import_module("byteps.shared" if name == "SharedArray" else "byteps.api")
+        value = globals()[name] = getattr(module, name)  # once per name
         return value
     raise AttributeError(f"module 'byteps' has no attribute {name!r}")
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from byteps.membership import join
 from byteps.settings import Settings
 from byteps.table import TensorTable
-from byteps.wire import TensorEntry, TensorSpec
+from byteps.wire import Op, TensorEntry, TensorSpec
 
 _NAMES_SHOWN = 5
 
@@ -95,8 +95,10 @@ class Agreement:
         if not 0 <= number < len(self._table.names):
             return ""  # a worker's verdict on a stray key is on its way
         name = self._table.names[number]
-        ranks = self._table.entries[name].spec.members or self._ranks
-        self._check_left(f"tensor {name!r}", ranks, ready)
+        spec = self._table.entries[name].spec
+        ranks = spec.members or self._ranks
+        if spec.op is not Op.ADD:  # who leaves holds nobody back, which the service may not know yet
+            self._check_left(f"tensor {name!r}", ranks, ready)
         return self._stall(f"tensor {name!r}", ranks, seconds, ready)
 
     def tick(self, now: float) -> str:
@@ -132,6 +134,6 @@ class Agreement:
 
 def _difference(first: TensorSpec, second: TensorSpec) -> str:
     """Which parts of two declarations of a name differ, in words."""
-    parts = {"shape": "shape", "dtype": "type", "op": "operation", "members": "members"}
+    parts = {"shape": "shape", "dtype": "type", "op": "operation", "members": "members", "staleness": "staleness"}
     odd = [word for name, word in parts.items() if getattr(first, name) != getattr(second, name)]
     return f"{' and '.join(odd)} of a name must stay the same on every rank and in every call"

@@ -88,23 +88,23 @@ def _start(
     if inplace and not isinstance(array, np.ndarray):
         raise TypeError(f"tensor {name!r} is a {type(array).__name__}; in place works on numpy arrays only")
     array = np.asarray(array)
-    spec = make_spec(name, array.shape, _dtype_name(array.dtype), average, op)
+    spec = make_spec(name, array.shape, dtype_name(array.dtype), average, op)
     if name is None:
         spec = session.claim_name(spec)
     source = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     result = source if inplace else np.empty(array.shape, array.dtype)
-    pending = session.submit(spec, _bytes(source), _bytes(result), priority)
+    pending = session.submit(spec, array_bytes(source), array_bytes(result), priority)
     return Handle(spec.name, pending, result, array if inplace and source is not array else None)
 
 
-def _dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: Any) -> str:
     if isinstance(dtype, np.dtype):
         # Another byte order has the same name, and would be summed as garbage.
         return DTYPE_NAMES.get(dtype) or (dtype.name if dtype.isnative else f"{dtype.name} of foreign byte order")
     return str(dtype).removeprefix("torch.")
 
 
-def _bytes(array: Array) -> memoryview:
+def array_bytes(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
@@ -132,7 +132,7 @@ def declare(tensors: Mapping[str, Any], *, average: bool | None = None, op: str 
     iteration.
     """
     current().declare(
-        [make_spec(name, tuple(t.shape), _dtype_name(t.dtype), average, op) for name, t in tensors.items()]
+        [make_spec(name, tuple(t.shape), dtype_name(t.dtype), average, op) for name, t in tensors.items()]
     )
 
 

@@ -21,7 +21,7 @@ from byteps.pipeline import (
     default_credit_bytes,
 )
 from byteps.trace import Span
-from byteps.wire import DECLINED, HEADER, HEADER_NBYTES, ROUNDS, Kind, ProtocolError
+from byteps.wire import DECLINED, DTYPE_CODES, HEADER, HEADER_NBYTES, ROUNDS, Kind, ProtocolError, make_key
 
 # From this size on a reader that copied partitions out could not receive meanwhile: the Flusher makes the connection
 # full duplex.  Below it, and where shares differ, the order is kept down to the NIC.  The kernel shares the NIC equally
@@ -174,8 +174,9 @@ class CommunicationService:
                 task.timing.leaves()
             start, end = task.span(part)
             spec = task.entry.spec
-            key = wire.make_key(task.entry.number, part)
-            dtype, flags, members = wire.DTYPE_CODES[spec.dtype], 0 if task.target else DECLINED, len(spec.members)
+            key = make_key(task.entry.number, part)
+            dtype, flags = DTYPE_CODES[spec.dtype], 0 if task.target else DECLINED
+            members = len(spec.members) or spec.staleness + 1
             payload = task.source[start:end]
             round_ = task.round % ROUNDS
             headers.append(HEADER.pack(Kind.PUSH, dtype, spec.op, flags, members, round_, key, len(payload)))

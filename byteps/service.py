@@ -10,15 +10,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from byteps import kernels, wire
 from byteps.kernels import NUMPY_DTYPES, Array
 from byteps.net import Connection
+from byteps.store import Copy, WeightStore
 from byteps.summation import Action, Push, Slot
 from byteps.wire import DECLINED, HEADER, HEADER_NBYTES, Kind, Message, Op, ProtocolError
+
+_NUM_DTYPES: Final = len(NUMPY_DTYPES)
+_NUM_OPS: Final = len(Op)
+_ADD: Final = int(Op.ADD)
 
 
 class BufferPool:
@@ -59,6 +64,15 @@ def _join(frames: Sequence[tuple[bytes, memoryview | bytes]]) -> bytes:
     return HEADER.pack(Kind.PULL_BATCH, 0, 0, 0, 0, len(frames), 0, len(body)) + body
 
 
+def _newest(copy: Copy, kind: int) -> Answer:
+    """A copy of weights as an answer to those that it is due to."""
+    push = copy.due[0]
+    payload = copy.weights.view(np.uint8).data
+    header = HEADER.pack(kind, push.dtype, push.op, 0, 0, 0, copy.key, len(payload))
+    declined = HEADER.pack(kind, push.dtype, push.op, DECLINED, 0, 0, copy.key, 0)
+    return Answer(header, payload, declined, {push.worker: push.wants for push in copy.due})
+
+
 class Accumulator:
     """A slot with its bytes."""
 
@@ -84,6 +98,7 @@ class SummationService:
         self._pool = BufferPool(0)
         self._largest = 0
         self._departed: set[int] = set()
+        self._store = WeightStore(num_workers)
         self.connections: dict[int, Connection] = {}
 
     def serve(self, worker: int, connection: Connection) -> None:
@@ -120,7 +135,7 @@ class SummationService:
         return buffer if len(buffer) >= nbytes else np.empty(nbytes, np.uint8)  # another thread had a smaller one
 
     def _check(self, dtype: int, op: int, nbytes: int, limit: int) -> None:
-        if dtype >= len(NUMPY_DTYPES) or op >= len(Op):
+        if dtype >= _NUM_DTYPES or op >= _NUM_OPS:
             raise ProtocolError(f"element type {dtype}, operation {op}")
         if nbytes > limit or nbytes % NUMPY_DTYPES[dtype].itemsize:
             raise ProtocolError(f"a partition of {nbytes} bytes of {NUMPY_DTYPES[dtype]}; at most {limit} are allowed")
@@ -164,6 +179,9 @@ class SummationService:
 
         The answer, if it is due, goes into `answers`, or out at once.
         """
+        if push.op == _ADD:
+            self._change(key, push, incoming, answers)
+            return False
         accumulator = self._slots.get(key) or self._slots.setdefault(key, Accumulator(self._num_workers))
         adopted = False
         with accumulator.lock:
@@ -205,6 +223,21 @@ class SummationService:
                 connection.send(*frame, done=done if frame[0] is header else None)
         return adopted
 
+    def _change(self, key: int, push: Push, incoming: Array, answers: list[Answer] | None) -> None:
+        """Add one difference to the weights kept here; the answers that are due go into `answers`, or out at once."""
+        if (copy := self._store.handle(key, push, incoming)) is None:
+            return
+        answer = _newest(copy, Kind.PULL if answers is None else 0)
+        if answers is not None:
+            answers.append(answer)
+        else:
+            self._send(answer)
+
+    def _send(self, answer: Answer) -> None:
+        for rank, connection in self.connections.items():
+            if (frame := answer.frame(rank)) is not None:
+                connection.send(*frame)
+
     def _returner(self, buffer: Array, times: int) -> Callable[[], None]:
         """Gives the buffer back after its last send."""
         # list.pop is atomic, so the callbacks of different threads need no lock.
@@ -220,11 +253,16 @@ class SummationService:
     def departed(self, worker: int) -> None:
         """No more contributions from this worker; what waits for one, waits in vain."""
         self._departed.add(worker)
+        for copy in self._store.leave(worker):
+            self._send(_newest(copy, Kind.PULL))
         for key, accumulator in list(self._pending.items()):
             self._report_waiting(key, accumulator)
 
     def check_stalls(self) -> None:
-        """Report the slot that has waited longest, if that is long."""
+        """Report the slot that has waited longest, if that is long; and the same of the weights kept here."""
+        waiting = self._store.oldest(time.monotonic())
+        if waiting is not None and waiting.seconds >= self._stall_warn_seconds:
+            self._report(waiting)
         pending = list(self._pending.items())
         if not pending:
             return

@@ -14,6 +14,9 @@ nothing, like zeros, and its worker still gets the answer; one with DECLINED get
 is one push with bytes, a reduce-scatter one tensor per rank that only this rank does not decline, and every byte
 crosses the network once.
 
+ADD is for weights that stay at the service (`staleness`): rounds are each worker's own, `members` is the staleness
+bound plus 1 (0: none), and the answer goes to the worker that pushed, with the weights as they are then.
+
 Control messages are msgpack-encoded msgspec structs behind a u32 length: typed on arrival, bounded, never unpickled.
 Pure: no I/O.
 """
@@ -26,12 +29,13 @@ import msgspec
 
 from byteps.errors import BytePSError
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 HEADER: Final = struct.Struct("<BBBBHHQQ")
 HEADER_NBYTES: Final = HEADER.size
 DECLINED: Final = 1
 ROUNDS: Final = 1 << 16
 MAX_MEMBERS: Final = (1 << 16) - 1
+MAX_STALENESS: Final = MAX_MEMBERS - 1
 MAX_CONTROL_NBYTES: Final = 64 << 20
 MAX_PARTITION_NBYTES: Final = 1 << 30
 # A batch gathers partitions of at most SMALL bytes until BATCH bytes or MAX_BATCH_COUNT entries are together.
@@ -51,12 +55,13 @@ class Kind(enum.IntEnum):
 
 
 class Op(enum.IntEnum):
-    """What a round returns: the sum over its workers, the sum divided by their number (integers: floor), or the one
-    contribution that has bytes, bit by bit."""
+    """What a round returns: the sum over its workers, the sum divided by their number (integers: floor), the one
+    contribution that has bytes, bit by bit, or the newest weights, to which it was added."""
 
     SUM = 0
     AVERAGE = 1
     COPY = 2
+    ADD = 3
 
 
 # Wire codes of the element types; the position is the code and never changes.
@@ -81,6 +86,7 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     dtype: str
     op: Op
     members: tuple[int, ...] = ()  # the ranks that take part in it; none: all
+    staleness: int = -1  # op ADD: how many clocks a worker may be ahead of the slowest; -1: any number
 
     @property
     def numel(self) -> int:
@@ -95,7 +101,8 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     def describe(self) -> str:
         of = f" of rank {', '.join(map(str, self.members))}" if self.members else ""
-        return f"shape {self.shape} {self.dtype} {self.op.name.lower()}{of}"
+        within = f" within {self.staleness} clocks" if self.staleness >= 0 else ""
+        return f"shape {self.shape} {self.dtype} {self.op.name.lower()}{of}{within}"
 
 
 class TensorEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

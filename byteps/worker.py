@@ -267,7 +267,9 @@ class Worker:
             outstanding = self._outstanding
         if self._error is None:
             self._link.send(wire.Goodbye(outstanding=outstanding, error=error))
-            self._link.finished.wait(_SHUTDOWN_SECONDS)
+            if not self._link.finished.wait(_SHUTDOWN_SECONDS) and self._keeps_weights:
+                log(self._who, "has left; its summation service keeps weights for the others: waiting for their end")
+                self._link.finished.wait()  # the heartbeat ends it if the scheduler is lost
         self._link.close()
         self._communication.close()
         for child in self._children:
@@ -276,6 +278,11 @@ class Worker:
         if self._error is not None:
             for child in self._children:
                 child.kill()
+
+    @property
+    def _keeps_weights(self) -> bool:
+        """Whether a service of this machine has weights that other workers may still change."""
+        return bool(self._children) and any(tensor.spec.op is wire.Op.ADD for tensor in self._tensors.values())
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's sockets, without a word on them and without its locks."""
