@@ -20,7 +20,7 @@ Role = Literal["scheduler", "server", "worker"]
 PREFIXES = ("BYTEPS_", "DMLC_")
 # Names of the official BytePS (0.2.5) that mean nothing here: accepted with a notice, since scripts set them.
 UNSUPPORTED = (
-    "BYTEPS_BUILT_IN_HASH_COEF", "BYTEPS_DEBUG_SAMPLE_TENSOR", "BYTEPS_ENABLE_ASYNC", "BYTEPS_ENABLE_GDB",
+    "BYTEPS_BUILT_IN_HASH_COEF", "BYTEPS_DEBUG_SAMPLE_TENSOR", "BYTEPS_ENABLE_GDB",
     "BYTEPS_ENABLE_IPC", "BYTEPS_ENABLE_MIXED_MODE", "BYTEPS_LOG_HIDE_TIME", "BYTEPS_LOG_LEVEL",
     "BYTEPS_MIN_COMPRESS_BYTES", "BYTEPS_MIXED_MODE_BOUND", "BYTEPS_NCCL_GROUP_SIZE", "BYTEPS_NUMA_ON",
     "BYTEPS_OMP_THREAD_PER_GPU", "BYTEPS_PCIE_SWITCH_SIZE", "BYTEPS_REDUCE_ROOTS", "BYTEPS_SERVER_DEBUG",
@@ -135,6 +135,8 @@ class Settings:
     local_size: int = field(default=1, metadata=_from("BYTEPS_LOCAL_SIZE", _count))
     job_secret: str = field(default="", metadata=_from("BYTEPS_JOB_SECRET", _text))
     force_distributed: bool = field(default=False, metadata=_from("BYTEPS_FORCE_DISTRIBUTED", _flag))
+    # What DistributedOptimizer does where it is not told its mode
+    asynchronous: bool = field(default=False, metadata=_from("BYTEPS_ENABLE_ASYNC", _flag))
     partition: int | Literal["auto"] = field(
         default=DEFAULT_PARTITION_BYTES, metadata=_from("BYTEPS_PARTITION_BYTES", _partition)
     )

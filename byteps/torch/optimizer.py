@@ -14,6 +14,8 @@ from typing import Any, TypeVar, cast
 import torch
 
 from byteps.errors import BytePSError
+from byteps.session import current
+from byteps.torch.asynchronous import Asynchronous, Mode, Replica, choose_mode
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.cross_barrier import CrossBarrier
 from byteps.torch.gradients import GradientReducer
@@ -139,6 +141,8 @@ def DistributedOptimizer(  # noqa: N802
     process_set: None = None,
     *,
     cross_barrier: torch.nn.Module | None = None,
+    mode: Mode | None = None,
+    staleness: int | None = None,
 ) -> _Optimizer:
     """Make `optimizer` a distributed one, which is returned; on every rank, in the same order if there are several.
 
@@ -148,9 +152,27 @@ def DistributedOptimizer(  # noqa: N802
     ranks.  `sparse_as_dense`: reduce sparse gradients as dense ones; otherwise they are refused.  `cross_barrier`: the
     model whose next forward pass is to begin before all gradients are in (see cross_barrier).  `num_groups` and
     `groups` are accepted for Horovod's sake: small gradients travel together anyway.
+
+    `mode`: "bsp" (default; "async" if BYTEPS_ENABLE_ASYNC is set): all ranks make the same steps with common gradients.
+    "async": each makes its own, and exchanges its weight differences for the newest weights.  "ssp": so, but no rank
+    gets more than `staleness` steps ahead of the slowest.
     """
-    if isinstance(optimizer, Distributed):
+    if isinstance(optimizer, (Distributed, Asynchronous)):
         raise BytePSError("this optimizer is distributed already; call DistributedOptimizer() once")
+    mode = choose_mode(mode, staleness, by_default="async" if current().settings.asynchronous else "bsp")
+    if mode != "bsp":
+        for name, given in (
+            ("op", op != "average"),
+            ("compression", compression is not Compression.none),
+            ("cross_barrier", cross_barrier is not None),
+            ("process_set", process_set is not None),
+        ):
+            if given:
+                raise BytePSError(
+                    f"{name} means nothing with mode={mode!r}, where no gradients are reduced; leave it out"
+                )
+        replica = Replica(name_parameters(optimizer.param_groups, named_parameters), staleness=staleness)
+        return _extend(optimizer, Asynchronous, _replica=replica)
     if isinstance(optimizer, torch.optim.LBFGS):
         raise BytePSError(
             "LBFGS is not supported: ranks would call its closure differently often; use an optimizer with one "
@@ -177,9 +199,15 @@ def DistributedOptimizer(  # noqa: N802
         if getattr(update, "hooked", False):
             update = update.__wrapped__  # without torch's hooks, which `_announce` calls
         crossing = CrossBarrier(cross_barrier, reducer, optimizer, functools.partial(update, optimizer))
+    return _extend(optimizer, Distributed, _reducer=reducer, _crossing=crossing)
+
+
+def _extend(optimizer: _Optimizer, extension: type[torch.optim.Optimizer], **attributes: Any) -> _Optimizer:
+    """Make the optimiser's class a subclass of its own class."""
+    cls = type(optimizer)
     counted = vars(optimizer).pop("step", None)
-    optimizer.__dict__.update(_reducer=reducer, _crossing=crossing)
-    optimizer.__class__ = type(cls.__name__, (Distributed, cls), {"__module__": cls.__module__})
+    optimizer.__dict__.update(attributes)
+    optimizer.__class__ = type(cls.__name__, (extension, cls), {"__module__": cls.__module__})
     if counted is not None:  # a scheduler was there first, and tells by marks on `step` whether it still counts
         step = functools.partial(optimizer.step)
         vars(optimizer)["step"] = functools.update_wrapper(step, counted)

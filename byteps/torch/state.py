@@ -15,6 +15,7 @@ import torch
 
 from byteps.errors import BytePSError
 from byteps.session import current
+from byteps.torch.asynchronous import Replica
 from byteps.torch.collectives import (
     allgather_async_of,
     barrier,
@@ -136,13 +137,26 @@ def join(device: int = -1) -> int:
 
     It contributes nothing to the gradients of distributed optimizers, whose averages are over the others, until all
     ranks have joined.  Other operations of the others would wait for this rank.  Its parameters are those of its last
-    step: broadcast_parameters(..., root_rank=join()) makes them the same again.
+    step: broadcast_parameters(..., root_rank=join()) makes them the same again.  Those of asynchronous optimizers are
+    the final ones, the same on all ranks, once all have joined.
     """
+    plugins = current().plugins
+    replicas: list[Replica] = [one for reference in plugins.get("replicas", []) if (one := reference()) is not None]
+    pulls = [replica.pull() for replica in replicas]  # first: with a staleness bound the others wait for them
+    last = _join_reducers(alone=not replicas)
+    for replica, pull in zip(replicas, pulls, strict=True):
+        replica.finish(pull)
+    return last
+
+
+def _join_reducers(*, alone: bool) -> int:
+    """`alone`: nothing else waits for all ranks."""
     references = current().plugins.get("reducers", [])
     reducers: list[GradientReducer] = [reducer for reference in references if (reducer := reference()) is not None]
     reducers = [reducer for reducer in reducers if not reducer.taken]
     if not reducers:
-        barrier()
+        if alone:
+            barrier()
         return current().settings.num_workers - 1
     # Which optimizer the others step next is theirs to choose.
     with ThreadPoolExecutor(len(reducers), "join") as pool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from byteps.communication import Pending
+from byteps.communication import NOTHING, Pending
 from byteps.session import PendingTensor, Session, current, make_spec
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.staging import Stager
@@ -154,6 +154,14 @@ def begin(session: Session, spec: TensorSpec, source: torch.Tensor, result: torc
         received = torch.empty_like(host) if host is source else host
     pending = session.submit(spec, _bytes(host), _bytes(received), priority)
     return Handle(spec.name, pending, received, result)
+
+
+def begin_receiving(session: Session, spec: TensorSpec, result: torch.Tensor) -> Handle:
+    """Contribute nothing to a tensor of at least one byte; `synchronize` puts what it is into `result`."""
+    received = result.detach()
+    if received.device.type != "cpu" or not received.is_contiguous():
+        received = torch.empty(received.shape, dtype=received.dtype)
+    return Handle(spec.name, session.submit(spec, NOTHING, _bytes(received), 0), received, result)
 
 
 @cache
