@@ -11,7 +11,6 @@ import json
 import secrets
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from dataclasses import dataclass, replace
 from byteps.hosts import Host, Site, resolved
 from scripts.deploy import SEND_SECONDS, deploy, suite
 from scripts.sessions import Sessions
-from scripts.ssh import HostFailed, Session
+from scripts.ssh import HostFailed, Session, held_open
 
 Tell = Callable[[str], None]
 HEADING = ("conductor", "agent", "left over")
@@ -203,22 +202,13 @@ class Follower:
                 return int(self._end) if self._end != b"None" else -1
 
     def _read(self, session: Session) -> None:
-        over = threading.Event()
-
-        def hold() -> Iterator[bytes]:
-            """Keeps the standard input open: its end tells the program there that nobody listens any more."""
-            over.wait()
-            yield from ()
-
-        try:
+        with held_open() as nothing:
             session.program(
                 *("host_run", "follow", session.host.workdir, "conductor", str(self._seen)),
-                data=hold(),
+                data=nothing,
                 seconds=_FOLLOW_SECONDS,
                 take=self._take,
             )
-        finally:
-            over.set()
 
     def _take(self, data: bytes) -> None:
         text, zero, end = data.partition(b"\0")

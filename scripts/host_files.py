@@ -86,7 +86,10 @@ def only_one(folder: str) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        fail("files are being sent here already, perhaps from another machine", "wait for that, then again")
+        fail(
+            "something is being sent or installed here already, perhaps from another machine",
+            "wait for that, then again",
+        )
     except OSError:  # a file system without locks
         pass
     return descriptor

@@ -15,7 +15,7 @@ from byteps.hosts import Host, Site
 from byteps.hosts_view import host_peers
 from scripts.deploy import SEND_SECONDS, Parcel, deploy, parcel, send, suite
 from scripts.sessions import Sessions
-from scripts.ssh import HostFailed, Session, quoted
+from scripts.ssh import HostFailed, Session, held_open, quoted
 
 INSTALL_SECONDS = 3600.0  # building Horovod on a small machine takes 20 minutes
 HEADING = ("suite", "environment", "peers")
@@ -126,11 +126,16 @@ def _pip_settings(host: Host) -> str:
 
 
 def _shell(session: Session, log: Log, script: str, what: str) -> None:
-    """A command in WORKDIR/suite, its output in the log."""
-    text = f"cd {quoted(session.host.workdir)}/suite || exit\n{{ {script}\n}} 2>&1"
+    """A command in WORKDIR/suite, its output in the log; it ends with the session."""
     session.status = what
     try:
-        session.run(f"sh -c {shlex.quote(text)}", seconds=INSTALL_SECONDS, take=log.take)
+        with held_open() as nothing:
+            session.program(
+                *("host_install", session.host.workdir, f"{{ {script}\n}} 2>&1"),
+                data=nothing,
+                seconds=INSTALL_SECONDS,
+                take=log.take,
+            )
     except HostFailed as failure:
         if failure.state == "unreachable":
             raise

@@ -212,6 +212,21 @@ def program_command(host: Host, name: str, *arguments: str) -> str:
     return f"{quoted(host.python)} -I -S -c {shlex.join([text, *arguments])}"
 
 
+@contextlib.contextmanager
+def held_open() -> Iterator[Iterator[bytes]]:
+    """An empty standard input that lasts as long as the block: its end tells a program that nobody listens any more."""
+    over = threading.Event()
+
+    def hold() -> Iterator[bytes]:
+        over.wait()
+        yield from ()
+
+    try:
+        yield hold()
+    finally:
+        over.set()
+
+
 def quoted(path: str) -> str:
     """For the host's shell; ~/ stays the home there."""
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)

@@ -195,7 +195,7 @@ def test_two_deployments_at_once_do_not_mix_their_files(tree, tmp_path):
         first.stdin.close()
         assert first.wait(10) == 0
     assert second.returncode == 1
-    assert second.stderr.decode().startswith("files are being sent here already")
+    assert second.stderr.decode().startswith("something is being sent or installed here already")
     assert sent(what, tmp_path / "host").returncode == 0  # the lock went with its holder
 
 
