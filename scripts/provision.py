@@ -139,6 +139,8 @@ def _shell(session: Session, log: Log, script: str, what: str) -> None:
     except HostFailed as failure:
         if failure.state == "unreachable":
             raise
+        if not log.tail():
+            raise HostFailed(f"{what}: {failure.reason}", failure.todo) from None
         raise HostFailed(
             f"{what}: {failure.reason}, {log.path} ends with\n    {log.tail()}",
             "mend that, then the same command again",

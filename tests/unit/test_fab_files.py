@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from scripts import host_files
+from scripts import host_files, provision
 from scripts.deploy import Parcel, parcel, sources
 from scripts.fetch import keep, merge
 from scripts.ssh import HostFailed
@@ -205,3 +207,27 @@ def test_a_work_directory_that_cannot_be_made_is_one_line_that_says_what_to_do(t
     assert done.returncode == 1
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith(f"{tmp_path}/file/host: Not a directory; do: set install.workdir")
+
+
+class Refusing:
+    """A session on whose host nothing can be installed."""
+
+    def __init__(self, said: bytes) -> None:
+        self.host, self.status, self._said = SimpleNamespace(workdir="~/byteps"), "", said
+
+    def program(self, *_: str, take: Callable[[bytes], object], **__: object) -> str:
+        take(self._said)
+        raise HostFailed("exit 5", "the host's own advice")
+
+
+@pytest.mark.parametrize(
+    ("said", "todo"), [(b"no room\n", "mend that, then the same command again"), (b"", "the host's own advice")]
+)
+def test_a_failed_installation_shows_the_end_of_its_log_if_there_is_any(tmp_path, said, todo):
+    session = Refusing(said)
+    log = provision.Log(tmp_path / "gpu0/provision.log", session)  # type: ignore[arg-type]
+    with pytest.raises(HostFailed) as failed:
+        provision._shell(session, log, "true", "the environment")  # type: ignore[arg-type]
+    assert failed.value.reason.startswith("the environment: exit 5")
+    assert ("ends with\n    no room" in failed.value.reason) == bool(said)
+    assert failed.value.todo == todo
