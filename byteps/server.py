@@ -66,6 +66,8 @@ class ServiceProcess:
         while not self._link.finished.wait(_CHECK_SECONDS):
             self._service.check_stalls()
         self._acceptor.close()
+        if summary := self._service.store.summary():
+            log(self._who, summary)
         if self._link.failure is not None:
             log(self._who, self._link.failure.text)
             return 1

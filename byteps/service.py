@@ -98,7 +98,7 @@ class SummationService:
         self._pool = BufferPool(0)
         self._largest = 0
         self._departed: set[int] = set()
-        self._store = WeightStore(num_workers)
+        self.store = WeightStore(num_workers)
         self.connections: dict[int, Connection] = {}
 
     def serve(self, worker: int, connection: Connection) -> None:
@@ -225,7 +225,7 @@ class SummationService:
 
     def _change(self, key: int, push: Push, incoming: Array, answers: list[Answer] | None) -> None:
         """Add one difference to the weights kept here; the answers that are due go into `answers`, or out at once."""
-        if (copy := self._store.handle(key, push, incoming)) is None:
+        if (copy := self.store.handle(key, push, incoming)) is None:
             return
         answer = _newest(copy, Kind.PULL if answers is None else 0)
         if answers is not None:
@@ -253,14 +253,14 @@ class SummationService:
     def departed(self, worker: int) -> None:
         """No more contributions from this worker; what waits for one, waits in vain."""
         self._departed.add(worker)
-        for copy in self._store.leave(worker):
+        for copy in self.store.leave(worker):
             self._send(_newest(copy, Kind.PULL))
         for key, accumulator in list(self._pending.items()):
             self._report_waiting(key, accumulator)
 
     def check_stalls(self) -> None:
         """Report the slot that has waited longest, if that is long; and the same of the weights kept here."""
-        waiting = self._store.oldest(time.monotonic())
+        waiting = self.store.oldest(time.monotonic())
         if waiting is not None and waiting.seconds >= self._stall_warn_seconds:
             self._report(waiting)
         pending = list(self._pending.items())

@@ -14,6 +14,8 @@ A worker's first push sets the weights if it has bytes, which one worker's must 
 A later push of 0 bytes says that its worker is out of steps: it holds nobody back, and is answered when all are out
 or have left, with the final weights, the same ones for all.  Then clocks begin anew.
 
+How stale gradients were is counted: the differences of others that came between a worker's answer and its next push.
+
 Pure: one event in, what to do about it out; the caller does the I/O.
 """
 
@@ -34,7 +36,19 @@ class Outcome(NamedTuple):
 class Ledger:
     """One partition: the workers' clocks, and the pushes whose answers are held."""
 
-    __slots__ = ("_rounds", "_set", "_template", "clocks", "held", "left", "out")
+    __slots__ = (
+        "_rounds",
+        "_seen",
+        "_set",
+        "_template",
+        "added",
+        "clocks",
+        "held",
+        "left",
+        "missed",
+        "most_missed",
+        "out",
+    )
 
     def __init__(self, num_workers: int, left: Collection[int] = ()) -> None:
         """`left`: the workers that have left the job already."""
@@ -42,6 +56,10 @@ class Ledger:
         self.held: dict[int, Push] = {}
         self.out: set[int] = set()  # of steps
         self.left = set(left)  # the job
+        self.added = 0  # differences
+        self.missed = 0  # for each of them, those of others that its worker had not seen when it computed it; and
+        self.most_missed = 0
+        self._seen = [0] * num_workers  # of `added`, with the last answer
         self._rounds: dict[int, int] = {}  # the next one of each worker that has pushed
         self._set = False  # whether there are weights
         self._template: Push | None = None  # the first push, if possible with bytes
@@ -60,8 +78,10 @@ class Ledger:
             if not first and not self._set:
                 raise ProtocolError(f"worker {worker} pushed a difference to weights that nobody has set")
             action = Action.ADOPT if first else Action.ADD
-            self.clocks[worker] += not first
             self._set = True
+            if not first:
+                self.clocks[worker] += 1
+                self._count(worker)
         elif not first:
             self.out.add(worker)
         self._rounds[worker] = (push.round + 1) % ROUNDS
@@ -103,28 +123,33 @@ class Ledger:
         if template is None or not template.nbytes:
             self._template = push
 
+    def _count(self, worker: int) -> None:
+        missed = self.added - self._seen[worker]
+        self.added += 1
+        self.missed += missed
+        self.most_missed = max(self.most_missed, missed)
+
     def _active(self) -> set[int]:
         return set(range(len(self.clocks))) - self.out - self.left
 
     def _release(self) -> tuple[Push, ...]:
-        """The held pushes whose answer is due."""
+        """Answer the held pushes whose time has come."""
         if not self._set or not self.held:
             return ()
         active = self._active()
-        if not active:
-            due = tuple(self.held.values())
-            self.held.clear()
-            self.out.clear()
-            self.clocks = [0] * len(self.clocks)
-            return due
-        slowest = min(self.clocks[worker] for worker in active)
+        slowest = min((self.clocks[worker] for worker in active), default=0)
         due = tuple(
             push
             for worker, push in self.held.items()
-            if worker not in self.out and (not push.members or self.clocks[worker] - slowest < push.members)
+            if not active
+            or (worker not in self.out and (not push.members or self.clocks[worker] - slowest < push.members))
         )
+        if not active:
+            self.out.clear()
+            self.clocks = [0] * len(self.clocks)
         for push in due:
             del self.held[push.worker]
+            self._seen[push.worker] = self.added
         return due
 
 

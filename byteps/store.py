@@ -91,6 +91,15 @@ class WeightStore:
         ready = tuple(worker for worker in range(self._num_workers) if worker not in behind)
         return wire.Waiting(number=key >> 32, seconds=now - since, ready=ready)
 
+    def summary(self) -> str:
+        """What was added, and how stale it was; empty if nothing was."""
+        ledgers = [shelf.ledger for shelf in list(self._shelves.values())]
+        if not (added := sum(ledger.added for ledger in ledgers)):
+            return ""
+        missed = sum(ledger.missed for ledger in ledgers) / added
+        most = max(ledger.most_missed for ledger in ledgers)
+        return f"added {added} differences, whose workers had not seen {missed:.1f} others (at most {most}) yet"
+
     def _create(self, key: int) -> Shelf:
         with self._lock:
             return self._shelves.setdefault(key, Shelf(Ledger(self._num_workers, self._left)))

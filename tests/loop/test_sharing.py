@@ -1,5 +1,7 @@
 """Weights in the services in real jobs: asynchronous and with a staleness bound.  The checks are in sharing.py."""
 
+import re
+
 import numpy as np
 import pytest
 from jobs import Roles, errors, launch
@@ -30,6 +32,12 @@ def test_a_worker_that_finishes_early_holds_nobody_back(tmp_path):
     with Roles(tmp_path, workers=3, servers=0, BYTEPS_PARTITION_BYTES="256KiB") as job:
         job.everybody("sharing.py", "early", str(tmp_path))
         assert set(job.wait(seconds=30).values()) == {0}, job.report("failed")
+        assert "keeps weights for the others" in job.output("worker 1")
+        # 3 workers' 13 differences of 5 partitions, each partition at one of the services
+        added = [
+            int(n) for rank in range(3) for n in re.findall(r"added (\d+) differences", job.output(f"worker {rank}"))
+        ]
+        assert sum(added) == 13 * 5
 
 
 @pytest.mark.parametrize(

@@ -176,3 +176,28 @@ def test_a_rank_that_is_no_member_may_not_declare():
         "mismatch",
         "tensor 'pair': rank 1 has shape (10,) float32 sum of rank 0, 2",
     )
+
+
+WEIGHTS = TensorSpec(name="weights", shape=(10,), dtype="float32", op=Op.ADD, staleness=2)
+
+
+def test_weights_wait_for_ranks_that_are_behind_and_not_at_once_in_vain_for_one_that_left():
+    """Who leaves holds nobody back; its service's word may have crossed the news."""
+    job = Job(workers=3).running()
+    job.say(2, Declare(specs=(WEIGHTS,), barrier=False))
+    job.say(0, Goodbye(outstanding=0))
+    assert job.say(20, Waiting(number=0, seconds=1, ready=(2,))) == []
+    text = "stall: tensor 'weights' waits for rank 1 for 11 s; ready: rank 0, 2"
+    assert job.say(20, Waiting(number=0, seconds=11, ready=(0, 2)))[0] == Log(text)
+    assert verdict(job.say(20, Waiting(number=0, seconds=61, ready=(0, 2))))[0] == "stall"
+
+
+def test_ranks_that_disagree_about_the_staleness_are_told():
+    job = Job().running()
+    job.say(1, Declare(specs=(WEIGHTS,), barrier=False))
+    other = TensorSpec(name="weights", shape=(10,), dtype="float32", op=Op.ADD)
+    assert verdict(job.say(0, Declare(specs=(other,), barrier=False))) == (
+        "mismatch",
+        "tensor 'weights': rank 1 has shape (10,) float32 add within 2 clocks, rank 0 has shape (10,) float32 add "
+        "(staleness of a name must stay the same on every rank and in every call)",
+    )

@@ -152,6 +152,23 @@ def test_who_left_before_a_partition_was_first_pushed_holds_nobody_back():
     assert ledger.handle(push(0, 1, staleness=0)).due
 
 
+def test_what_a_difference_had_missed_is_counted():
+    workers = Workers(2, None)
+    workers.seed()
+    for worker in (0, 0, 0, 1, 0):  # worker 1's misses 3, worker 0's last one that one
+        workers.push(worker)
+    assert (workers.ledger.added, workers.ledger.missed, workers.ledger.most_missed) == (5, 4, 3)
+
+
+@given(st.integers(1, 4), st.integers(0, 3), st.randoms(use_true_random=False))
+def test_a_bound_bounds_what_is_missed(count, staleness, chance: random.Random):
+    workers = Workers(count, staleness)
+    workers.seed()
+    for _ in range(60):
+        workers.push(chance.choice(workers.free))
+    assert workers.ledger.most_missed <= (2 * staleness + 1) * (count - 1)
+
+
 def test_rounds_wrap():
     workers = Workers(1, 1)
     workers.seed()

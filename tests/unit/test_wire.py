@@ -36,6 +36,7 @@ SPECS = st.builds(
     dtype=st.sampled_from(DTYPES),
     op=st.sampled_from(Op),
     members=st.lists(st.integers(0, 999), max_size=4).map(tuple),
+    staleness=st.integers(-1, 999),
 )
 ENTRIES = st.builds(
     TensorEntry,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import byteps
+import byteps.worker
 from byteps.errors import BytePSError
 
 NUMEL = 300_000  # several partitions at 256 KiB, and a small array beside it
@@ -120,8 +121,10 @@ def free(folder: Path) -> None:
 def early(folder: Path) -> None:
     """A worker that leaves after one step is waited for no more; its machine's service keeps its weights."""
     rank = byteps.rank()
+    byteps.worker._SHUTDOWN_SECONDS = 0.2
     shared = byteps.SharedArray(np.zeros(NUMEL, np.float32), "weights", staleness=1)
     for _ in range(1 if rank == 1 else 6):
+        time.sleep(0.1)
         shared.add(np.ones(NUMEL, np.float32))
     if rank != 1:
         assert (shared.join() == 1 + 6 * (byteps.size() - 1)).all()
