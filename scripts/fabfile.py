@@ -99,6 +99,21 @@ def provision(_: Any, cluster: str = "", results: str = "") -> None:
     _end(table, not failed)
 
 
+def _order(site: Site, names: tuple[str, ...], tier: str, go_on: bool) -> Order:
+    """What nobody could run ends here, before any host is asked; files of one's own are looked at there."""
+    from experiments import agenda, cluster  # half a second, which the other tasks do without
+
+    try:
+        agenda.parse_tier(tier)
+        cluster.ground_of(site)
+        for name in names:
+            if name != "all" and not name.endswith(".toml") and (reason := cluster.why_not(agenda.load(name))):
+                raise agenda.RunError(f"not on a cluster: {reason}")
+    except agenda.RunError as error:
+        raise Exit(str(error), code=2) from None
+    return Order(names=names, tier=tier, go_on=go_on)
+
+
 def _run(site: Site, order: Order) -> bool:
     try:
         host = detached.start(site, order)
@@ -130,7 +145,7 @@ def run(_: Any, figures: str, cluster: str = "", tier: str = "reproduce", contin
     """Run experiments on the hosts, and follow them; Ctrl-C stops them, a lost connection does not."""
     site = _site(cluster)
     names = tuple(figures.replace(",", " ").split())
-    if not _run(site, Order(names=names, tier=tier, go_on=continue_)):
+    if not _run(site, _order(site, names, tier, continue_)):
         raise Exit(code=1)
 
 
@@ -188,7 +203,7 @@ def reproduce(_: Any, cluster: str = "", tier: str = "reproduce", results: str =
     from experiments.conduct import figures_and_report
 
     site, folder = _site(cluster), _folder(cluster, results)
-    ok = True
+    order, ok = _order(site, ("all",), tier, continue_), True
     table, states, _answered = detached.status(site)
     conductor = detached.conductor_of(site, states)
     if conductor is not None and states[conductor.name].runs:
@@ -203,7 +218,7 @@ def reproduce(_: Any, cluster: str = "", tier: str = "reproduce", results: str =
         print(table, flush=True)
         if failed and not continue_:
             raise Exit("mend that, or --continue without these hosts", code=1)
-        ok = _run(site, Order(names=("all",), tier=tier, go_on=continue_)) and ok and not failed
+        ok = _run(site, order) and ok and not failed
     table, fetched = fetching.fetch(site, folder, _results(results) / "raw")
     print(table)
     for path in figures_and_report(_results(results)):

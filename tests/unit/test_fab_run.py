@@ -239,3 +239,24 @@ def test_every_task_that_is_interrupted_says_so_and_exits_with_130(monkeypatch, 
     with pytest.raises(fabfile.Exit) as raised:
         fabfile.stop.body(None, cluster=str(file))  # type: ignore[attr-defined]
     assert (raised.value.code, raised.value.message) == (130, "interrupted")
+
+
+@pytest.mark.parametrize(
+    ("names", "tier", "site", "said"),
+    [
+        (("fig99",), "smoke", TWO_GPUS, "no experiment 'fig99'; there are "),
+        (("all",), "huge", TWO_GPUS, "tier 'huge': use one of smoke"),
+        (("fig12", "fig9b"), "smoke", TWO_GPUS, "not on a cluster: fig9b needs no cluster"),
+        (("all",), "smoke", SITE, "the cluster has 1 machine of role gpu"),
+    ],
+)
+def test_what_no_host_could_run_is_refused_before_any_is_asked(names, tier, site, said):
+    with pytest.raises(fabfile.Exit) as raised:
+        fabfile._order(site, names, tier, False)
+    assert raised.value.code == 2
+    assert raised.value.message.startswith(said)
+
+
+def test_what_hosts_can_run_is_ordered():
+    wanted = Order(names=("fig12", "../mine.toml"), tier="smoke", go_on=True)
+    assert fabfile._order(TWO_GPUS, wanted.names, "smoke", True) == wanted
