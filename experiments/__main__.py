@@ -273,9 +273,9 @@ def print_limits(results: ResultsOption = RESULTS) -> None:
 @app.command("schemes")
 def print_schemes() -> None:
     """Compare the schemes of the literature: the tables of docs/schemes.md."""
-    from experiments.tables import schemes
+    from experiments.tables import schemes, transports
 
-    print(schemes.text())
+    print(f"{schemes.text()}\n\n{transports.text()}")
 
 
 @app.command("report")

@@ -41,7 +41,7 @@ def ways(records: Iterable[Record]) -> list[Way]:
     """By machine, in the order of the records; a machine without a usable ring is left out."""
     groups: dict[tuple[str, float], dict[str, list[Record]]] = {}
     for one in records:
-        if one.verified:
+        if one.verified and one.case.settings.get("network") == "inside":
             machines, way = machines_of(one.case)
             groups.setdefault((machines.topology.name, one.case.nic_bytes_per_s), {}).setdefault(way, []).append(one)
     found = []

@@ -15,7 +15,7 @@ from experiments.document import Block, Document, Heading, Items, Paragraph, Pic
 from experiments.figures import COMPUTED
 from experiments.html import html
 from experiments.spec import is_model
-from experiments.tables import environment, errors, fairness, goodput, launches, replays, schemes
+from experiments.tables import environment, errors, fairness, goodput, inside, launches, replays, schemes
 from experiments.verdicts import CLAIMS, claims_table, judge_all, measured_again
 
 FIRST = ("fig12", "fig9b", "fig4", "fig15_16", "slow_nics", "gain", "sizes", "tune")  # others follow by name
@@ -63,6 +63,11 @@ def simulated_only() -> tuple[str, ...]:
 
 Section = tuple[str, str, Callable[[Loaded], Table | list[Block]], tuple[str, ...]]  # experiment, title, table, figures
 
+
+def _inside(loaded: Loaded) -> list[Block]:
+    return [inside.speeds(loaded), inside.bytes_on_links(loaded)]
+
+
 SECTIONS: tuple[Section, ...] = (
     ("fig12", "Figure 12: fraction of the optimum t_opt", goodput.fractions, ("fig12_goodput",)),
     ("fig9b", "Figure 9b: the CPU adder", goodput.adder, ("fig9b_adder",)),
@@ -77,6 +82,7 @@ SECTIONS: tuple[Section, ...] = (
         schemes.emulated,
         ("schemes_emulated",),
     ),
+    ("inside", "Figure 14: ways to sum inside a machine, every link emulated", _inside, ("fig14_emulated",)),
     ("bml", "VGG-19 on BCube against one NIC per server", schemes.saved, ("schemes_bml",)),
     ("bml_lenet5", "LeNet-5 on BCube against one NIC per server", schemes.saved, ("schemes_bml_lenet5",)),
 )

@@ -26,6 +26,7 @@ from experiments.figures.fig9b import fig9b_adder
 from experiments.figures.fig12 import fig12_goodput, fig12_simulated
 from experiments.figures.fig13 import fig13_speedup
 from experiments.figures.fig14 import fig14_topology
+from experiments.figures.fig14_emulated import fig14_emulated
 from experiments.figures.fig15_16 import fig15_16_models
 from experiments.figures.gain import gain_steps
 from experiments.figures.limits import limits_nic, limits_racks
@@ -59,6 +60,7 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
     "aggregation": (aggregation_time,),
     "congestion": (congestion_queues,),
     "transports": (transports_cost,),
+    "inside": (fig14_emulated,),
     "topologies": (schemes_emulated,),
     "bml": (schemes_bml,),
     "bml_lenet5": (schemes_bml,),
