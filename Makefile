@@ -84,7 +84,7 @@ report: figures  ## redraw the figures, then rewrite results/REPORT.md and resul
 bench: tools  ## BytePS against bounds and peers on this machine: loopback, small tensors, training, knee, footprint
 	$(RUN) -m experiments bench
 
-test: tools  ## all tests; those that need root, namespaces or a GPU skip with a reason elsewhere (about 10 minutes)
+test: tools  ## all tests; those that need root, namespaces or a GPU skip with a reason elsewhere (about 20 minutes)
 	$(RUN) -m pytest
 
 lint: $(STAMP)  ## ruff, mypy (strict on the pure layers), import-linter
