@@ -10,48 +10,16 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import Final, Literal
 
 from scripts import calibrate, latency
 from scripts.fidelity import Watch
 from scripts.lab import NIC
 from scripts.netns import Counters, Lab, Stream
+from scripts.process import LocalProcess
 
 ORPHAN_SECONDS: Final = 5.0
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
-
-class Child:
-    """A child of this process as a `scripts.stage.Process`."""
-
-    def __init__(self, popen: "subprocess.Popen[bytes]") -> None:
-        self._popen = popen
-        self.pid = popen.pid
-        self.stdin: IO[Any] | None = popen.stdin
-        self.stdout: IO[Any] | None = popen.stdout
-        self.stderr: IO[Any] | None = popen.stderr
-
-    @property
-    def returncode(self) -> int | Any | None:
-        return self._popen.returncode
-
-    def poll(self) -> int | None:
-        return self._popen.poll()
-
-    def wait(self, timeout: float | None = None) -> int:
-        return self._popen.wait(timeout)
-
-    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[Any, Any]:
-        return self._popen.communicate(input, timeout)
-
-    def kill(self) -> None:
-        self._popen.kill()
-
-    def end(self, sign: signal.Signals) -> None:
-        """A signal for its whole process group; does nothing to one that is over."""
-        if self._popen.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, sign)
 
 
 def end_orphans(pids: Callable[[], list[int]]) -> int:
@@ -104,10 +72,10 @@ class Emulated:
         stdin: Stream = subprocess.DEVNULL,
         stdout: Stream = None,
         stderr: Stream = None,
-    ) -> Child:
+    ) -> LocalProcess:
         if env is not None:  # ours choose for themselves: what the network has, as on hosts
             env = {**env, "BYTEPS_CONGESTION_CONTROL": self._lab.spec.congestion_control}
-        return Child(self._lab.popen(host, argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr))
+        return self._lab.popen(host, argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
 
     def pids(self) -> list[int]:
         return self._lab.pids()

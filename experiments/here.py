@@ -19,12 +19,13 @@ import msgspec
 
 from baselines.launch import Contender
 from experiments import launch
-from experiments.emulated import Child, end_orphans
+from experiments.emulated import end_orphans
 from experiments.record import Case, Record
 from experiments.run import blank_record
 from scripts.calibrate import Calibration
 from scripts.fidelity import Fidelity
 from scripts.netns import Counters, Stream
+from scripts.process import LocalProcess
 
 LOOPBACK = "127.0.0.1"
 SCHEDULER = "scheduler"
@@ -57,12 +58,12 @@ class ThisMachine:
         stdin: Stream = subprocess.DEVNULL,
         stdout: Stream = None,
         stderr: Stream = None,
-    ) -> Child:
-        popen = subprocess.Popen(
+    ) -> LocalProcess:
+        process = LocalProcess(
             argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
         )
-        self._started[popen.pid] = host
-        return Child(popen)
+        self._started[process.pid] = host
+        return process
 
     def pids(self, prefix: str = "") -> list[int]:
         """Every live process of the hosts whose name begins so, grandchildren included."""
