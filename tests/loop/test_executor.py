@@ -12,6 +12,7 @@ import pytest
 
 from baselines import contenders
 from baselines.executor import Endpoint, ExecutorError
+from baselines.wiring import shape
 from byteps.net import Flusher
 from byteps.schedules.catalogue import build
 from experiments import here
@@ -31,14 +32,16 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def nodes(scheme: str, n: int, k: int = 0) -> Iterator[list[Endpoint]]:
+def nodes(scheme: str, n: int, k: int = 0, network: str = "star") -> Iterator[list[Endpoint]]:
     """All nodes of a schedule, in this process."""
     schedule = build(scheme, n, k)
-    addresses = [[("127.0.0.1", port)] for port in free_ports(schedule.num_nodes)]
+    nics = shape(network)[1]
+    ports = free_ports(schedule.num_nodes * nics)
+    addresses = [[("127.0.0.1", port) for port in ports[node * nics :][:nics]] for node in range(schedule.num_nodes)]
     found: dict[int, Endpoint] = {}
 
     def start(node: int) -> None:
-        found[node] = Endpoint(schedule, node, addresses, SECRET, FLUSHER)
+        found[node] = Endpoint(schedule, node, addresses, SECRET, FLUSHER, network=network)
 
     threads = [threading.Thread(target=start, args=(node,)) for node in range(schedule.num_nodes)]
     for thread in threads:
@@ -83,6 +86,18 @@ def test_every_worker_has_the_sum_of_data_that_depends_on_rank_and_index(scheme:
                     endpoints[rank].wait(iteration * len(SIZES) + index, seconds=30)
             for (rank, size), array in arrays.items():
                 assert (array == expected[size]).all(), (rank, size)
+
+
+@pytest.mark.parametrize("scheme", ["mesh", "bml:2x2"])
+def test_hosts_of_bcube_relay_for_each_other(scheme: str) -> None:
+    with nodes(scheme, 4, network="bcube:2x2") as endpoints:
+        arrays = [np.arange(1003, dtype=np.float32) + 1000 * rank for rank in range(4)]
+        expected = sum(array.astype(np.float64) for array in arrays)
+        for endpoint, array in zip(endpoints, arrays, strict=True):
+            endpoint.submit(0, array)
+        for endpoint, array in zip(endpoints, arrays, strict=True):
+            endpoint.wait(0, seconds=30)
+            assert (array == expected).all()
 
 
 def test_a_lost_node_is_named_by_those_that_wait_for_it() -> None:

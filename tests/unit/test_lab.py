@@ -210,3 +210,9 @@ def test_hosts_of_bcube_share_a_switch_where_they_differ_in_one_digit() -> None:
 def test_wiring_must_name_a_switch_for_every_nic() -> None:
     with pytest.raises(ValueError, match="give 9 hosts 2 switches each"):
         dataclasses.replace(bcube(3, 2, 12.5e6), wiring=((0, 1),))
+
+
+def test_ports_of_bcube_are_on_the_switches_of_its_wiring() -> None:
+    spec = bcube(3, 2, 12.5e6)
+    masters = dict(re.findall(r"link set (\S+) master (\S+)", "\n".join(line for _, line in lines(spec, "ip"))))
+    assert masters == {lab.port(host, nic): f"br{spec.switch_of(host, nic)}" for host in range(9) for nic in range(2)}
