@@ -134,6 +134,7 @@ class Agreement:
 
 def _difference(first: TensorSpec, second: TensorSpec) -> str:
     """Which parts of two declarations of a name differ, in words."""
-    parts = {"shape": "shape", "dtype": "type", "op": "operation", "members": "members", "staleness": "staleness"}
+    parts = {"shape": "shape", "dtype": "type", "op": "operation", "members": "members"}
+    parts |= {"staleness": "staleness", "codec": "codec"}
     odd = [word for name, word in parts.items() if getattr(first, name) != getattr(second, name)]
     return f"{' and '.join(odd)} of a name must stay the same on every rank and in every call"

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from byteps.coding import with_codec
 from byteps.kernels import DTYPE_NAMES, Array
 from byteps.session import (
     PendingTensor,
@@ -46,7 +47,13 @@ class Handle(PendingTensor):
 
 
 def push_pull(
-    array: Array, name: str | None = None, *, average: bool | None = None, op: str | None = None, priority: int = 0
+    array: Array,
+    name: str | None = None,
+    *,
+    average: bool | None = None,
+    op: str | None = None,
+    priority: int = 0,
+    codec: str = "",
 ) -> Array:
     """The average (default) or sum of `array` over all workers, as a new array of the same shape and type.
 
@@ -54,41 +61,62 @@ def push_pull(
     op="average" | "sum" or average=True | False.  A higher priority is sent first.  Element types: float32, float64,
     float16, bfloat16 (ml_dtypes), int32, int64, uint8; 16-bit floats are summed in float32, an integer average is
     the floor.  A sum beyond the range of int64 wraps, one beyond that of a float is inf, as in numpy.
+
+    With a codec, "onebit", "topk:RATIO" or "randomk:RATIO" (`byteps.codecs`), a tensor of floats travels compressed:
+    the result is an approximation, and what it lacks comes in later rounds of the same name.
     """
-    return synchronize(push_pull_async(array, name, average=average, op=op, priority=priority))
+    return synchronize(push_pull_async(array, name, average=average, op=op, priority=priority, codec=codec))
 
 
 def push_pull_inplace(
-    array: Array, name: str | None = None, *, average: bool | None = None, op: str | None = None, priority: int = 0
+    array: Array,
+    name: str | None = None,
+    *,
+    average: bool | None = None,
+    op: str | None = None,
+    priority: int = 0,
+    codec: str = "",
 ) -> Array:
     """As push_pull, with the result in `array` itself, which is returned."""
-    return synchronize(push_pull_async_inplace(array, name, average=average, op=op, priority=priority))
+    return synchronize(push_pull_async_inplace(array, name, average=average, op=op, priority=priority, codec=codec))
 
 
 def push_pull_async(
-    array: Array, name: str | None = None, *, average: bool | None = None, op: str | None = None, priority: int = 0
+    array: Array,
+    name: str | None = None,
+    *,
+    average: bool | None = None,
+    op: str | None = None,
+    priority: int = 0,
+    codec: str = "",
 ) -> Handle:
     """Start a push_pull; `synchronize` returns its result."""
-    return _start(array, name, average, op, priority, inplace=False)
+    return _start(array, name, average, op, priority, codec, inplace=False)
 
 
 def push_pull_async_inplace(
-    array: Array, name: str | None = None, *, average: bool | None = None, op: str | None = None, priority: int = 0
+    array: Array,
+    name: str | None = None,
+    *,
+    average: bool | None = None,
+    op: str | None = None,
+    priority: int = 0,
+    codec: str = "",
 ) -> Handle:
     """Start a push_pull whose result replaces the contents of `array`."""
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         raise ValueError(f"tensor {name!r}: the array is read-only; use push_pull, which returns a new one")
-    return _start(array, name, average, op, priority, inplace=True)
+    return _start(array, name, average, op, priority, codec, inplace=True)
 
 
 def _start(
-    array: Array, name: str | None, average: bool | None, op: str | None, priority: int, *, inplace: bool
+    array: Array, name: str | None, average: bool | None, op: str | None, priority: int, codec: str, *, inplace: bool
 ) -> Handle:
     session = current()
     if inplace and not isinstance(array, np.ndarray):
         raise TypeError(f"tensor {name!r} is a {type(array).__name__}; in place works on numpy arrays only")
     array = np.asarray(array)
-    spec = make_spec(name, array.shape, dtype_name(array.dtype), average, op)
+    spec = with_codec(make_spec(name, array.shape, dtype_name(array.dtype), average, op), codec)
     if name is None:
         spec = session.claim_name(spec)
     source = array if array.flags.c_contiguous else np.ascontiguousarray(array)
@@ -125,15 +153,14 @@ def synchronize(handle: Handle) -> Array:
     return handle.result
 
 
-def declare(tensors: Mapping[str, Any], *, average: bool | None = None, op: str | None = None) -> None:
+def declare(tensors: Mapping[str, Any], *, average: bool | None = None, op: str | None = None, codec: str = "") -> None:
     """Register tensors (arrays, or anything with shape and dtype) by name; a barrier, the same names on every worker.
 
     Optional; it compares the workers' tensors before the first push and keeps first-use costs out of the first
     iteration.
     """
-    current().declare(
-        [make_spec(name, tuple(t.shape), dtype_name(t.dtype), average, op) for name, t in tensors.items()]
-    )
+    specs = [make_spec(name, tuple(t.shape), dtype_name(t.dtype), average, op) for name, t in tensors.items()]
+    current().declare([with_codec(spec, codec) for spec in specs])
 
 
 def broadcast(array: Array, root: int, name: str | None = None) -> Array:

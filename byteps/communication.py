@@ -1,7 +1,8 @@
 """The worker's communication service: partitions out, in the pipeline's order, and answers straight into the results.
 
 One thread per summation service reads its answers; whoever makes room in the credit, by an answer or by submitting,
-sends the next partitions at once, so no partition passes between threads on its way out.
+sends the next partitions at once, so no partition passes between threads on its way out.  Only where tensors have a
+codec, one thread of its own encodes and sends: neither the user's backward pass nor the readers wait for that.
 """
 
 import _thread
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from byteps import wire
+from byteps.coding import TensorCoding
 from byteps.net import Connection, ConnectionLost
 from byteps.pipeline import (
     MAX_CREDIT_NBYTES,
@@ -53,6 +55,31 @@ class Transfer(Task):
     target: memoryview
     pending: Pending
     timing: Span | None = None  # if somebody wants to know when
+    coding: TensorCoding | None = None  # the tensor's, if it has a codec
+
+
+class Sender:
+    """A thread that calls `pump` after every `wake`."""
+
+    def __init__(self, pump: Callable[[], None]) -> None:
+        self._pump = pump
+        self._work = threading.Event()
+        self._over = False
+        threading.Thread(target=self._run, name="encode and send", daemon=True).start()
+
+    def wake(self) -> None:
+        if not self._work.is_set():
+            self._work.set()
+
+    def stop(self) -> None:
+        self._over = True
+        self._work.set()
+
+    def _run(self) -> None:
+        while not self._over:
+            self._work.wait()
+            self._work.clear()
+            self._pump()
 
 
 class CommunicationService:
@@ -82,6 +109,7 @@ class CommunicationService:
         self._ordered = False  # whether nothing may overtake a frame that the kernel has not taken
         self._priorities: set[int] = set()  # seen so far; two are enough to know that they differ
         self._pumping = threading.Lock()
+        self._sender: Sender | None = None  # from the first tensor with a codec on
         self._untaken: list[int] = []  # the service of each small frame that the kernel has not taken as a whole
         self._next_relax = 0.0
 
@@ -113,6 +141,8 @@ class CommunicationService:
                 if len(self._priorities) > 1:
                     self._ordered = False
                     self._fit_credit()
+            if transfer.coding is not None and self._sender is None:
+                self._sender = Sender(self._pump)
             self._active[transfer.entry.number] = transfer
             self._pipeline.submit((transfer,))
 
@@ -139,6 +169,8 @@ class CommunicationService:
             return list(self._active.values())
 
     def close(self) -> None:
+        if self._sender is not None:
+            self._sender.stop()
         for connection in self._connections.values():
             connection.close()
 
@@ -148,7 +180,14 @@ class CommunicationService:
             connection.abandon()
 
     def pump(self) -> None:
-        """Send what the credit allows.  One thread at a time; one that finds it busy leaves its work to the other."""
+        """Send what the credit allows, or have it sent."""
+        if self._sender is not None:
+            self._sender.wake()
+        else:
+            self._pump()
+
+    def _pump(self) -> None:
+        """One thread at a time; one that finds it busy leaves its work to the other."""
         while self._pipeline.ready and not self._untaken:
             if not self._pumping.acquire(blocking=False):
                 return
@@ -178,6 +217,9 @@ class CommunicationService:
             dtype, flags = DTYPE_CODES[spec.dtype], 0 if task.target else DECLINED
             members = len(spec.members) or spec.staleness + 1
             payload = task.source[start:end]
+            if task.coding is not None and payload:
+                dtype, encoded, payload = task.coding.push(part, payload, task.round)
+                flags |= encoded
             round_ = task.round % ROUNDS
             headers.append(HEADER.pack(Kind.PUSH, dtype, spec.op, flags, members, round_, key, len(payload)))
             payloads.append(payload)
@@ -205,15 +247,18 @@ class CommunicationService:
             while True:
                 connection.receive_exactly(view)
                 kind, _, _, _, _, round_, key, nbytes = HEADER.unpack(header)
+                keys: tuple[int, ...] | list[int] = (key,)
                 if kind == Kind.PULL:
                     connection.receive_exactly(self._place(key, nbytes))
-                    self._complete((key,))
                 elif kind == Kind.PULL_BATCH and nbytes <= wire.MAX_BATCH_BODY_NBYTES:
                     body = bytearray(nbytes)
                     connection.receive_exactly(memoryview(body))
-                    self._complete(self._unpack(round_, memoryview(body)))
+                    keys = self._unpack(round_, memoryview(body))
                 else:
                     raise ProtocolError(f"a frame of kind {kind} and {nbytes} bytes")
+                if self._sender is not None:
+                    self._decode(keys)
+                self._complete(keys)
         except ConnectionLost:
             self._lost(service)
         except (ProtocolError, KeyError) as error:
@@ -226,6 +271,8 @@ class CommunicationService:
             raise ProtocolError(f"an answer for key {key:#x}, which is not under way")
         start, end = transfer.span(key & 0xFFFFFFFF)
         place = transfer.target[start:end]
+        if transfer.coding is not None and place:
+            place = transfer.coding.place(key & 0xFFFFFFFF, place)
         if nbytes != len(place):
             raise ProtocolError(f"an answer of {nbytes} bytes for key {key:#x}, which has {len(place)}")
         return place
@@ -238,6 +285,14 @@ class CommunicationService:
             offset += nbytes
             keys.append(key)
         return keys
+
+    def _decode(self, keys: tuple[int, ...] | list[int]) -> None:
+        """What has been received encoded, into the results."""
+        for key in keys:
+            transfer, part = self._active[key >> 32], key & 0xFFFFFFFF
+            if transfer.coding is not None and transfer.target:
+                start, end = transfer.span(part)
+                transfer.coding.decode(part, transfer.target[start:end], transfer.round)
 
     def _complete(self, keys: tuple[int, ...] | list[int]) -> None:
         finished = []

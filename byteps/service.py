@@ -3,7 +3,8 @@
 One thread reads each worker's connection straight into a buffer of its own.  The buffer of a slot's first contribution
 becomes the accumulator and the thread takes a fresh one from the pool; later contributions are added and their buffers
 reused.  Answers are sent from the accumulator itself, which returns to the pool once every send is with the kernel:
-nothing is copied, and the next round cannot touch an answer under way.
+nothing is copied, and the next round cannot touch an answer under way.  Encoded contributions are decoded into a sum
+that stays, and the answer is an encoding of it (`coding`).
 """
 
 import threading
@@ -15,11 +16,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from byteps import kernels, wire
+from byteps.coding import EncodedSum
 from byteps.kernels import NUMPY_DTYPES, Array
 from byteps.net import Connection
 from byteps.store import Copy, WeightStore
 from byteps.summation import Action, Push, Slot
-from byteps.wire import DECLINED, HEADER, HEADER_NBYTES, Kind, Message, Op, ProtocolError
+from byteps.wire import CODING, DECLINED, ENCODED, HEADER, HEADER_NBYTES, Kind, Message, Op, ProtocolError
 
 _NUM_DTYPES: Final = len(NUMPY_DTYPES)
 _NUM_OPS: Final = len(Op)
@@ -76,13 +78,14 @@ def _newest(copy: Copy, kind: int) -> Answer:
 class Accumulator:
     """A slot with its bytes."""
 
-    __slots__ = ("buffer", "lock", "since", "slot", "total")
+    __slots__ = ("buffer", "encoded", "lock", "since", "slot", "total")
 
     def __init__(self, num_workers: int) -> None:
         self.slot = Slot(num_workers)
         self.lock = threading.Lock()  # guards everything here
         self.total: Array | None = None
         self.buffer: Array | None = None  # what `total` lives in, if it is from the pool
+        self.encoded: EncodedSum | None = None  # in place of `total`, from the first round on
         self.since = 0.0
 
 
@@ -110,13 +113,15 @@ class SummationService:
             connection.receive_exactly(header_view)
             kind, dtype, op, flags, members, round_, key, nbytes = HEADER.unpack(header)
             if kind == Kind.PUSH:
-                self._check(dtype, op, nbytes, wire.MAX_PARTITION_NBYTES)
+                self._check(dtype, op, nbytes, wire.MAX_PARTITION_NBYTES, encoded=bool(flags & ENCODED))
                 if nbytes > len(buffer):
                     buffer = self._grow(nbytes)
                 connection.receive_exactly(buffer[:nbytes].data)
                 push = Push(worker, round_, nbytes, dtype, op, members, not flags & DECLINED)
-                adopted = self._contribute(key, push, buffer[:nbytes].view(NUMPY_DTYPES[dtype]), buffer, None)
-                if adopted:
+                if flags & ENCODED:
+                    push = push._replace(coding=buffer[: CODING.size].tobytes())
+                    self._contribute(key, push, buffer[:nbytes], None, None)
+                elif self._contribute(key, push, buffer[:nbytes].view(NUMPY_DTYPES[dtype]), buffer, None):
                     buffer = self._pool.take()
             elif kind == Kind.PUSH_BATCH:
                 if not 0 < round_ <= wire.MAX_BATCH_COUNT or nbytes > wire.MAX_BATCH_BODY_NBYTES:
@@ -134,9 +139,13 @@ class SummationService:
         buffer = self._pool.take()
         return buffer if len(buffer) >= nbytes else np.empty(nbytes, np.uint8)  # another thread had a smaller one
 
-    def _check(self, dtype: int, op: int, nbytes: int, limit: int) -> None:
+    def _check(self, dtype: int, op: int, nbytes: int, limit: int, encoded: bool = False) -> None:
         if dtype >= _NUM_DTYPES or op >= _NUM_OPS:
             raise ProtocolError(f"element type {dtype}, operation {op}")
+        if encoded:
+            if op == _ADD or not CODING.size < nbytes <= limit:
+                raise ProtocolError(f"an encoded partition of {nbytes} bytes, operation {op}")
+            return
         if nbytes > limit or nbytes % NUMPY_DTYPES[dtype].itemsize:
             raise ProtocolError(f"a partition of {nbytes} bytes of {NUMPY_DTYPES[dtype]}; at most {limit} are allowed")
 
@@ -149,6 +158,8 @@ class SummationService:
         everything = np.frombuffer(body, np.uint8)
         answers: list[Answer] = []
         for _, dtype, op, flags, members, round_, key, nbytes in HEADER.iter_unpack(table):
+            if flags & ENCODED:
+                raise ProtocolError(f"an encoded partition of {nbytes} bytes in a batch")
             self._check(dtype, op, nbytes, wire.SMALL_NBYTES)
             if offset + nbytes > len(body):
                 raise ProtocolError(f"a batch whose entries exceed its {len(body)} bytes")
@@ -186,7 +197,12 @@ class SummationService:
         adopted = False
         with accumulator.lock:
             actions = accumulator.slot.handle(push)
-            if Action.ADOPT in actions:
+            workers = push.members or self._num_workers
+            encoded = accumulator.encoded
+            if push.coding:
+                encoded = accumulator.encoded = encoded or EncodedSum(push)
+                encoded.add(incoming, 1.0 / workers if push.op == Op.AVERAGE else 1.0)
+            elif Action.ADOPT in actions:
                 # A batch's body lives as long as its views; bf16, fp16 and small integers need a wider copy anyway.
                 same = push.op == Op.COPY or kernels.ACCUMULATORS[push.dtype] == incoming.dtype
                 accumulator.total = incoming if same else kernels.widen(incoming)
@@ -206,10 +222,13 @@ class SummationService:
             total, held = accumulator.total, accumulator.buffer
             accumulator.total = accumulator.buffer = None
             recipients = accumulator.slot.answered
-        assert total is not None
-        payload = kernels.finish(total, push.op, push.members or self._num_workers, incoming.dtype).view(np.uint8).data
+        if encoded is not None:  # nobody contributes to it before the answer is out
+            flags, payload = ENCODED, encoded.answer()
+        else:
+            assert total is not None
+            flags, payload = 0, kernels.finish(total, push.op, workers, incoming.dtype).view(np.uint8).data
         kind = Kind.PULL if answers is None else 0
-        header = HEADER.pack(kind, push.dtype, push.op, 0, 0, push.round, key, len(payload))
+        header = HEADER.pack(kind, push.dtype, push.op, flags, 0, push.round, key, len(payload))
         declined = HEADER.pack(kind, push.dtype, push.op, DECLINED, 0, push.round, key, 0)
         answer = Answer(header, payload, declined, recipients)
         if answers is not None:

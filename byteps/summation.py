@@ -31,10 +31,12 @@ class Push(NamedTuple):
     op: int
     members: int = 0  # pushes in a round; 0: one of every worker
     wants: bool = True  # the answer, and not only that the round is over
+    coding: bytes = b""  # how its bytes are encoded (`wire`); none: as numbers
 
     def describe(self) -> str:
         of = f" of {self.members} workers" if self.members else ""
-        return f"{self.nbytes} bytes {DTYPES[self.dtype]} {Op(self.op).name.lower()}{of}"
+        by = f" encoded as {self.coding.hex()}" if self.coding else ""
+        return f"{self.nbytes} bytes {DTYPES[self.dtype]} {Op(self.op).name.lower()}{of}{by}"
 
 
 _NOTHING: tuple[Action, ...] = ()
@@ -67,7 +69,7 @@ class Slot:
         first = self.template
         if first is not None and (
             (push.dtype, push.op, push.members) != (first.dtype, first.op, first.members)
-            or (push.nbytes != first.nbytes and push.nbytes and first.nbytes)
+            or ((push.nbytes, push.coding) != (first.nbytes, first.coding) and push.nbytes and first.nbytes)
         ):
             raise ProtocolError(
                 f"worker {first.worker} pushed {first.describe()}, worker {push.worker} {push.describe()}"

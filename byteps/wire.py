@@ -17,6 +17,15 @@ crosses the network once.
 ADD is for weights that stay at the service (`staleness`): rounds are each worker's own, `members` is the staleness
 bound plus 1 (0: none), and the answer goes to the worker that pushed, with the weights as they are then.
 
+A tensor may have a codec (`byteps.codecs`).  Its partitions of more than SMALL bytes then travel encoded, with the flag
+ENCODED and a prefix before the codec's bytes, from which the service learns all that it needs to know:
+
+    codec u8 | 3 zeros | elements u32 | ratio f64 (0: the codec has none)
+
+`dtype` is then the tensor's.  The answer is encoded in the same way.  A codec whose payloads add up like numbers is
+no matter of the service: they travel as partitions of a float32 tensor, without flag and prefix.  Smaller partitions
+(biases, the ends of tensors) travel as they are, together.
+
 Control messages are msgpack-encoded msgspec structs behind a u32 length: typed on arrival, bounded, never unpickled.
 Pure: no I/O.
 """
@@ -29,10 +38,12 @@ import msgspec
 
 from byteps.errors import BytePSError
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 HEADER: Final = struct.Struct("<BBBBHHQQ")
 HEADER_NBYTES: Final = HEADER.size
 DECLINED: Final = 1
+ENCODED: Final = 2
+CODING: Final = struct.Struct("<BxxxId")
 ROUNDS: Final = 1 << 16
 MAX_MEMBERS: Final = (1 << 16) - 1
 MAX_STALENESS: Final = MAX_MEMBERS - 1
@@ -87,6 +98,7 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     op: Op
     members: tuple[int, ...] = ()  # the ranks that take part in it; none: all
     staleness: int = -1  # op ADD: how many clocks a worker may be ahead of the slowest; -1: any number
+    codec: str = ""  # its spelling (`byteps.codecs`); none: numbers travel as they are
 
     @property
     def numel(self) -> int:
@@ -102,7 +114,8 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     def describe(self) -> str:
         of = f" of rank {', '.join(map(str, self.members))}" if self.members else ""
         within = f" within {self.staleness} clocks" if self.staleness >= 0 else ""
-        return f"shape {self.shape} {self.dtype} {self.op.name.lower()}{of}{within}"
+        by = f" by codec {self.codec}" if self.codec else ""
+        return f"shape {self.shape} {self.dtype} {self.op.name.lower()}{of}{within}{by}"
 
 
 class TensorEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from byteps import wire
+from byteps.coding import TensorCoding
 from byteps.communication import RELAX_SECONDS, CommunicationService, Pending, Transfer, make_pending
 from byteps.errors import KINDS, BytePSError
 from byteps.handshake import connect, parse_address
@@ -40,6 +41,7 @@ class _Tensor:
     round: int = 0
     waiting: deque[tuple[memoryview, memoryview, int, Span | None, Pending]] = field(default_factory=deque)
     active: bool = False
+    coding: TensorCoding | None = None  # from its first transfer on, if it has a codec
 
 
 class Worker:
@@ -298,6 +300,8 @@ class Worker:
             return False
         source, target, priority, timing, pending = tensor.waiting.popleft()
         tensor.active = True
+        if tensor.spec.codec and tensor.coding is None:
+            tensor.coding = TensorCoding(tensor.entry)
         self._communication.submit(
             Transfer(
                 entry=tensor.entry,
@@ -308,6 +312,7 @@ class Worker:
                 target=target,
                 pending=pending,
                 timing=timing,
+                coding=tensor.coding,
             )
         )
         tensor.round += 1

@@ -1,13 +1,18 @@
-"""What travels instead of a gradient: itself, or the same numbers in 16 bits.
+"""What travels instead of a gradient: itself, the same numbers in 16 bits, or what a codec makes of them.
 
 A compressor has `compress(tensor)`, which returns what is sent and a context, and `decompress(tensor, context)`.  What
 it returns for a tensor must have a shape and type that depend on the tensor's only.  Services add 16-bit numbers in
 float32 and round once, so an average of fp16 gradients overflows only where a gradient itself does.
+
+A codec (`byteps.codecs`) works inside the runtime, partition by partition and in both directions, and keeps what it did
+not send: its compressor only names it, in an attribute `codec`.
 """
 
 from typing import Any, Protocol
 
 import torch
+
+from byteps import codecs
 
 
 class Compressor(Protocol):
@@ -26,6 +31,13 @@ class Identity:
 
     def decompress(self, tensor: torch.Tensor, context: Any) -> torch.Tensor:
         return tensor
+
+
+class Coded(Identity):
+    """Leaves floating-point numbers to a codec of the runtime, everything else as it is."""
+
+    def __init__(self, codec: str) -> None:
+        self.codec = codecs.get(codec).spelling
 
 
 class Cast:
@@ -47,3 +59,19 @@ class Compression:
     none = Identity()
     fp16 = Cast(torch.float16)
     bf16 = Cast(torch.bfloat16)
+    onebit = Coded("onebit")
+
+    @staticmethod
+    def topk(ratio: float) -> Coded:
+        """The largest elements, this share of them, such as 0.01."""
+        return Coded(f"topk:{ratio}")
+
+    @staticmethod
+    def randomk(ratio: float) -> Coded:
+        """Elements drawn by lot, this share of them."""
+        return Coded(f"randomk:{ratio}")
+
+
+def codec_of(compressor: Compressor, tensor: torch.Tensor) -> str:
+    """The codec that this compressor names for such a tensor; "" for none."""
+    return str(getattr(compressor, "codec", "")) if tensor.is_floating_point() else ""

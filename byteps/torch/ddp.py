@@ -3,6 +3,7 @@
     byteps.torch.init()
     model = DistributedDataParallel(model)      # in any process group, for instance gloo: it still spreads the start
     model.register_comm_hook(None, byteps.torch.ddp_hook)
+    model.register_comm_hook(byteps.torch.Compression.onebit, byteps.torch.ddp_hook)        # compressed
 
 DDP makes its buckets anew after the first backward pass, in the order in which gradients became ready; the same on all
 ranks.  A bucket's name is its place and size, so a new layout is new tensors and the old ones lie idle.  Buckets of one
@@ -19,17 +20,18 @@ from torch._compile import _disable_dynamo
 
 from byteps.errors import BytePSError
 from byteps.session import current
+from byteps.torch.compression import Coded, codec_of
 from byteps.torch.tensors import dtype_name, push_pull_async_inplace, synchronize
 from byteps.torch.work import Work
 
 
 @_disable_dynamo
-def ddp_hook(state: str | None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+def ddp_hook(state: str | Coded | None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The bucket's average over all workers, as a future that DDP waits for at the end of the backward pass.
 
     `state` is None, or a string for the tensors' names: models whose backward passes run at the same time, in an order
-    that may differ between ranks, need one each.  The layers of the front are in the later buckets, which are sent
-    first where they compete.
+    that may differ between ranks, need one each.  Or it is a compression with a codec.  The layers of the front are in
+    the later buckets, which are sent first where they compete.
     """
     session = current()
     size = session.settings.num_workers
@@ -39,10 +41,12 @@ def ddp_hook(state: str | None, bucket: GradBucket) -> torch.futures.Future[torc
             "start one worker per rank"
         )
     buffer, index = bucket.buffer(), bucket.index()
-    name = f"{state or 'DDP'}/bucket {index} of {buffer.numel()} {dtype_name(buffer.dtype)}"
+    codec = codec_of(state, buffer) if isinstance(state, Coded) else ""
+    who = state if isinstance(state, str) and state else "DDP"
+    name = f"{who}/bucket {index} of {buffer.numel()} {dtype_name(buffer.dtype)}"
     if session.trace is not None:
         session.trace.gradient(hidden=buffer.device.type != "cpu")  # the end is waited for in a thread of autograd's
-    handle = push_pull_async_inplace(buffer, name=name, op="average", priority=index)
+    handle = push_pull_async_inplace(buffer, name=name, op="average", priority=index, codec=codec)
     wait = handle.staged or handle.pending
     waits = [] if wait is None else [wait]
     return Work(session, name, waits, partial(synchronize, handle), math.inf, buffer.device).get_future()

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from byteps.coding import with_codec
 from byteps.errors import BytePSError
 from byteps.session import Session, current, make_spec
 from byteps.torch import exchange
-from byteps.torch.compression import Compressor
+from byteps.torch.compression import Compressor, codec_of
 from byteps.torch.exchange import Doing, Word, listed
 from byteps.torch.tensors import Handle, begin, dtype_name, synchronize
 from byteps.wire import TensorSpec
@@ -79,6 +80,7 @@ class GradientReducer:
         for position, (name, parameter) in enumerate(parameters.items()):
             sent, _ = compression.compress(torch.empty(parameter.shape, dtype=parameter.dtype, device="meta"))
             spec = make_spec(f"{self.name}/{name}", tuple(sent.shape), dtype_name(sent.dtype), None, op)
+            spec = with_codec(spec, codec_of(compression, sent))
             self.slots.append(Slot(name, parameter, parameter.dtype, spec, -1 - position))
         count = len(self.slots)
         self._exchange_spec = self._integers("exchange", exchange.length(self._size, count))

@@ -17,7 +17,7 @@ from byteps.torch.collectives import (
     allreduce_async,
     allreduce_async_,
 )
-from byteps.torch.compression import Compression, Compressor
+from byteps.torch.compression import Coded, Compression, Compressor
 from byteps.torch.tensors import Handle
 from byteps.torch.tensors import poll as poll_one
 from byteps.torch.tensors import synchronize as finish
@@ -64,9 +64,10 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: None = None,
 ) -> list[torch.Tensor]:
-    """`allreduce` of each, all under way together; one after the other where a gradient is wanted."""
+    """`allreduce` of each, all under way together; one after the other where a gradient is wanted, or by a codec."""
     names = _names(name, len(tensors))
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    differentiable = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if differentiable or isinstance(compression, Coded):
         return [
             allreduce(tensor, average, each, compression, op, prescale_factor, postscale_factor, process_set)
             for tensor, each in zip(tensors, names, strict=True)

@@ -185,6 +185,7 @@ def DistributedOptimizer(  # noqa: N802
         )
     if process_set is not None:
         raise BytePSError("process sets are not supported: gradients are reduced over all workers; leave it out")
+    _refuse_attributes(optimizer)
     reducer = GradientReducer(
         name_parameters(optimizer.param_groups, named_parameters),
         op=op,
@@ -212,6 +213,17 @@ def _extend(optimizer: _Optimizer, extension: type[torch.optim.Optimizer], **att
         step = functools.partial(optimizer.step)
         vars(optimizer)["step"] = functools.update_wrapper(step, counted)
     return optimizer
+
+
+def _refuse_attributes(optimizer: torch.optim.Optimizer) -> None:
+    """The official BytePS reads codecs from attributes of parameters; ignoring them would train without."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if odd := [name for name in vars(parameter) if name.startswith("byteps_compressor")]:
+                raise BytePSError(
+                    f"a parameter has the attribute {odd[0]}, which means nothing here; give DistributedOptimizer "
+                    "compression=Compression.onebit, Compression.topk(0.01) or Compression.randomk(0.01)"
+                )
 
 
 def _positive(name: str, value: int) -> int:

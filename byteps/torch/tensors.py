@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from byteps.coding import with_codec
 from byteps.communication import NOTHING, Pending
 from byteps.session import PendingTensor, Session, current, make_spec
-from byteps.torch.compression import Compression, Compressor
+from byteps.torch.compression import Compression, Compressor, codec_of
 from byteps.torch.staging import Stager
 from byteps.wire import TensorSpec
 
@@ -46,10 +47,11 @@ def push_pull(
     """
     average, name = _swap(average, name)
     compressed, context = compression.compress(tensor)
+    codec = codec_of(compression, compressed)
     if torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-        total = _PushPull.apply(compressed, average, name, priority, op)  # type: ignore[no-untyped-call]
+        total = _PushPull.apply(compressed, average, name, priority, op, codec)  # type: ignore[no-untyped-call]
     else:
-        total = synchronize(push_pull_async(compressed, average, name, version, priority, op=op))
+        total = synchronize(push_pull_async(compressed, average, name, version, priority, op=op, codec=codec))
     result: torch.Tensor = compression.decompress(total, context)
     return result
 
@@ -59,15 +61,21 @@ class _PushPull(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, average: bool | None, name: str | None, priority: int, op: str | None
+        ctx: Any,
+        tensor: torch.Tensor,
+        average: bool | None,
+        name: str | None,
+        priority: int,
+        op: str | None,
+        codec: str,
     ) -> torch.Tensor:
         ctx.arguments = average, None if name is None else f"gradient of {name}", 0, priority
         ctx.op = op
-        return synchronize(push_pull_async(tensor, average, name, 0, priority, op=op))
+        return synchronize(push_pull_async(tensor, average, name, 0, priority, op=op, codec=codec))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return push_pull(gradients[0], *ctx.arguments, op=ctx.op), None, None, None, None
+        return push_pull(gradients[0], *ctx.arguments, op=ctx.op), None, None, None, None, None
 
 
 def push_pull_inplace(
@@ -91,9 +99,10 @@ def push_pull_async(
     priority: int = 0,
     *,
     op: str | None = None,
+    codec: str = "",
 ) -> Handle:
-    """Start a push_pull; `synchronize` returns its result."""
-    session, spec = _claim(tensor, *_swap(average, name), op)
+    """Start a push_pull; `synchronize` returns its result.  `codec` is as in `byteps.push_pull`."""
+    session, spec = _claim(tensor, *_swap(average, name), op, codec)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     return begin(session, spec, tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device), priority)
 
@@ -106,9 +115,10 @@ def push_pull_async_inplace(
     priority: int = 0,
     *,
     op: str | None = None,
+    codec: str = "",
 ) -> Handle:
     """Start a push_pull whose result replaces the contents of `tensor`."""
-    session, spec = _claim(tensor, *_swap(average, name), op)
+    session, spec = _claim(tensor, *_swap(average, name), op, codec)
     handle = begin(session, spec, tensor.detach().resolve_conj().resolve_neg(), tensor, priority)
     handle.result = tensor
     return handle
@@ -121,7 +131,9 @@ def _swap(average: bool | str | None, name: str | None) -> tuple[bool | None, st
     return average, name  # type: ignore[return-value]  # make_spec refuses what is no bool
 
 
-def _claim(tensor: torch.Tensor, average: bool | None, name: str | None, op: str | None) -> tuple[Session, TensorSpec]:
+def _claim(
+    tensor: torch.Tensor, average: bool | None, name: str | None, op: str | None, codec: str
+) -> tuple[Session, TensorSpec]:
     """What the tensor is to the job; errors say what is wrong with it."""
     session = current()
     if not isinstance(tensor, torch.Tensor):
@@ -130,7 +142,7 @@ def _claim(tensor: torch.Tensor, average: bool | None, name: str | None, op: str
         )
     if tensor.layout is not torch.strided:
         raise ValueError(f"tensor {name!r} is sparse ({tensor.layout}), which is not supported; pass tensor.to_dense()")
-    spec = make_spec(name, tuple(tensor.shape), dtype_name(tensor.dtype), average, op)
+    spec = with_codec(make_spec(name, tuple(tensor.shape), dtype_name(tensor.dtype), average, op), codec)
     return session, session.claim_name(spec) if name is None else spec
 
 
