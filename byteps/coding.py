@@ -39,8 +39,8 @@ def with_codec(spec: TensorSpec, spelling: str) -> TensorSpec:
     if spelling == "":
         return spec
     try:
-        codec = codecs.get(spelling)
-    except (ValueError, TypeError, AttributeError) as error:  # of whatever type the user gave
+        codec = codecs.get(str(spelling))  # whatever the user gave
+    except ValueError as error:
         raise BytePSError(f"tensor {spec.name!r}: {error}") from None
     if spec.dtype not in codecs.SUPPORTED:
         allowed = ", ".join(codecs.SUPPORTED)

@@ -22,6 +22,7 @@ from byteps.pipeline import (
     Task,
     default_credit_bytes,
 )
+from byteps.sender import Sender
 from byteps.trace import Span
 from byteps.wire import DECLINED, DTYPE_CODES, HEADER, HEADER_NBYTES, ROUNDS, Kind, ProtocolError, make_key
 
@@ -56,30 +57,6 @@ class Transfer(Task):
     pending: Pending
     timing: Span | None = None  # if somebody wants to know when
     coding: TensorCoding | None = None  # the tensor's, if it has a codec
-
-
-class Sender:
-    """A thread that calls `pump` after every `wake`."""
-
-    def __init__(self, pump: Callable[[], None]) -> None:
-        self._pump = pump
-        self._work = threading.Event()
-        self._over = False
-        threading.Thread(target=self._run, name="encode and send", daemon=True).start()
-
-    def wake(self) -> None:
-        if not self._work.is_set():
-            self._work.set()
-
-    def stop(self) -> None:
-        self._over = True
-        self._work.set()
-
-    def _run(self) -> None:
-        while not self._over:
-            self._work.wait()
-            self._work.clear()
-            self._pump()
 
 
 class CommunicationService:
