@@ -49,6 +49,12 @@ def run(tmp_path, what: str, **environment: str) -> Roles:
             "tensor 'fc.weight': rank A has shape (10,) float32 sum, rank 2 has shape (10,) float32 average",
         ),
         (
+            "codec",
+            "codec",
+            "tensor 'fc.weight': rank A has shape (10,) float32 sum by codec topk:0.2, rank 2 has shape (10,) float32 "
+            "sum by codec topk:0.1",
+        ),
+        (
             "later shape",
             "shape",
             "tensor 'agreed': rank A has shape (10,) float32 sum, rank 2 has shape (11,) float32 sum",

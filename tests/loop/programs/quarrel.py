@@ -25,6 +25,8 @@ def quarrel() -> None:
         byteps.push_pull(np.ones(10, np.float64 if odd else np.float32), "fc.weight", op="sum")
     elif what == "op":
         byteps.push_pull(np.ones(10, np.float32), "fc.weight", op="average" if odd else "sum")
+    elif what == "codec":
+        byteps.push_pull(np.ones(10, np.float32), "fc.weight", op="sum", codec="topk:0.1" if odd else "topk:0.2")
     elif what == "later shape":
         byteps.push_pull(np.ones(11 if odd else 10, np.float32), "agreed", op="sum")
     elif what == "names":
