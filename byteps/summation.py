@@ -69,7 +69,7 @@ class Slot:
         first = self.template
         if first is not None and (
             (push.dtype, push.op, push.members) != (first.dtype, first.op, first.members)
-            or ((push.nbytes, push.coding) != (first.nbytes, first.coding) and push.nbytes and first.nbytes)
+            or ((push.nbytes != first.nbytes or push.coding != first.coding) and push.nbytes and first.nbytes)
         ):
             raise ProtocolError(
                 f"worker {first.worker} pushed {first.describe()}, worker {push.worker} {push.describe()}"

@@ -37,6 +37,7 @@ SPECS = st.builds(
     op=st.sampled_from(Op),
     members=st.lists(st.integers(0, 999), max_size=4).map(tuple),
     staleness=st.integers(-1, 999),
+    codec=st.sampled_from(["", "onebit", "topk:0.01"]),
 )
 ENTRIES = st.builds(
     TensorEntry,

@@ -113,6 +113,28 @@ def nothing_is_lost() -> None:
         assert len(set(np.abs(byteps.synchronize(handles[0])))) <= 2, "one magnitude per block"
 
 
+def infinity_is_seen_by_all_and_over() -> None:
+    """As loss scaling needs it: a rank's overflow is in everybody's sum of that round, and in none later."""
+    for spelling in ("onebit", "topk:0.1", "randomk:0.1"):
+        numbers = gradient(RANK, 4, 30_000)
+        numbers[7] = np.inf if RANK == 0 else 0.0
+        assert not np.isfinite(byteps.push_pull(numbers, f"inf {spelling}", codec=spelling)).all(), spelling
+        numbers[7] = 0.0
+        for _ in range(12):
+            assert np.isfinite(byteps.push_pull(numbers, f"inf {spelling}", codec=spelling)).all(), spelling
+
+
+def the_hook_of_ddp_compresses() -> None:
+    torch.distributed.init_process_group("gloo")
+    model = torch.nn.Linear(1000, 6)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    wrapped.register_comm_hook(bps.Compression.onebit, bps.ddp_hook)
+    wrapped(torch.randn(5, 1000)).sum().backward()
+    assert len(model.weight.grad.abs().unique()) == 1, "one magnitude per block"
+    assert torch.equal(bps.broadcast(model.weight.grad, 0), model.weight.grad)
+    torch.distributed.destroy_process_group()
+
+
 def training_converges() -> None:
     """A linear model of 6,000 weights, to which every rank has its own data; the same weights on all ranks."""
     generator = torch.Generator().manual_seed(RANK)
@@ -149,6 +171,8 @@ assert current().worker is not None
 bytes_are_the_formula(counted_bytes)
 values_are_the_codec_by_hand()
 nothing_is_lost()
+infinity_is_seen_by_all_and_over()
 training_converges()
+the_hook_of_ddp_compresses()
 print("right", flush=True)
 byteps.shutdown()
