@@ -20,6 +20,7 @@ kept by this module until it is closed.
 import mmap
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,8 @@ _MEANING = {
     801: "not supported by this system",
 }
 _open: "set[CudaDevice]" = set()
+_pinning = threading.Lock()  # guards _pinned
+_pinned = Counter[int]()  # by address
 
 Store = Any  # of torch.distributed
 Backend = Any  # torch.distributed.ProcessGroupNCCL, or another with the same methods
@@ -192,7 +195,7 @@ class CudaDevice:
             self._groups.end("shutdown")
         with torch.cuda.device(self._device):
             for address in self._registered:
-                torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+                unregister(address)
         self._registered.clear()
         _open.discard(self)
 
@@ -224,7 +227,23 @@ def _watch(watched: "queue.SimpleQueue[_Watched]") -> None:
 
 
 def register(address: int, nbytes: int) -> None:
-    """Pin memory of this process for copies by the GPU."""
+    """Pin memory of this process for copies by its GPUs; what is pinned already is only counted."""
+    with _pinning:
+        if not _pinned[address]:
+            _register(address, nbytes)
+        _pinned[address] += 1
+
+
+def unregister(address: int) -> None:
+    """Once for each `register`."""
+    with _pinning:
+        _pinned[address] -= 1
+        if not _pinned[address]:
+            del _pinned[address]
+            torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+
+
+def _register(address: int, nbytes: int) -> None:
     if address % mmap.PAGESIZE:
         raise DeviceError(f"shared memory at {address:#x} does not begin with a page of {mmap.PAGESIZE} bytes")
     pages = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE

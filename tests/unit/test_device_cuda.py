@@ -16,7 +16,7 @@ if not (dist.is_available() and dist.is_gloo_available()):
 from byteps.device_plan import Collective, Span, device_plan, scattered  # noqa: E402
 from byteps.torch import device_cuda  # noqa: E402
 from byteps.torch.device import DeviceError  # noqa: E402
-from byteps.torch.device_cuda import Groups, nccl, register  # noqa: E402
+from byteps.torch.device_cuda import Groups, nccl, register, unregister  # noqa: E402
 
 PATIENCE = 20.0
 EVERYONE = (0, 1, 2)
@@ -113,12 +113,20 @@ class Cudart:
         self.calls.append(call)
         return self.code
 
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        self.calls.append((address,))
+        return 0
+
 
 def test_whole_pages_are_pinned_and_a_refusal_says_what_to_do(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "cudart", lambda: granting)
     granting = Cudart()
-    register(3 * mmap.PAGESIZE, 5000)
+    for _ in range(2):
+        register(3 * mmap.PAGESIZE, 5000)
     assert granting.calls == [(3 * mmap.PAGESIZE, 2 * mmap.PAGESIZE, 1)]
+    for count in (1, 2):
+        unregister(3 * mmap.PAGESIZE)
+        assert len(granting.calls) == count
     with pytest.raises(DeviceError, match="at 0x7 does not begin with a page"):
         register(7, 10)
     granting = Cudart(code=2)
