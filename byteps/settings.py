@@ -23,7 +23,7 @@ UNSUPPORTED = (
     "BYTEPS_BUILT_IN_HASH_COEF", "BYTEPS_DEBUG_SAMPLE_TENSOR", "BYTEPS_ENABLE_GDB",
     "BYTEPS_ENABLE_IPC", "BYTEPS_ENABLE_MIXED_MODE", "BYTEPS_LOG_HIDE_TIME", "BYTEPS_LOG_LEVEL",
     "BYTEPS_MIN_COMPRESS_BYTES", "BYTEPS_MIXED_MODE_BOUND", "BYTEPS_NCCL_GROUP_SIZE", "BYTEPS_NUMA_ON",
-    "BYTEPS_OMP_THREAD_PER_GPU", "BYTEPS_PCIE_SWITCH_SIZE", "BYTEPS_REDUCE_ROOTS", "BYTEPS_SERVER_DEBUG",
+    "BYTEPS_OMP_THREAD_PER_GPU", "BYTEPS_SERVER_DEBUG",
     "BYTEPS_SERVER_DEBUG_KEY", "BYTEPS_SERVER_ENABLE_SCHEDULE", "BYTEPS_SERVER_ENGINE_BLOCKING",
     "BYTEPS_SERVER_ENGINE_THREAD", "BYTEPS_SOCKET_PATH", "BYTEPS_THREADPOOL_SIZE", "BYTEPS_TRACE_DIR",
     "BYTEPS_TRACE_END_STEP", "BYTEPS_TRACE_ON", "BYTEPS_TRACE_START_STEP", "DMLC_ENABLE_RDMA",
@@ -103,6 +103,13 @@ def _steps(text: str) -> Steps:
     return Steps(int(first), int(end))
 
 
+def _ranks(text: str) -> str:
+    numbers = text.split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
+        raise ValueError("use local ranks, such as 2,3")
+    return ",".join(sorted({str(int(number)) for number in numbers}, key=int))
+
+
 def _host(text: str) -> str:
     return text.strip("[]")  # [::1]
 
@@ -133,6 +140,11 @@ class Settings:
     interface: str = field(default="", metadata=_from("DMLC_INTERFACE", _text))
     local_rank: int = field(default=0, metadata=_from("BYTEPS_LOCAL_RANK", _count))
     local_size: int = field(default=1, metadata=_from("BYTEPS_LOCAL_SIZE", _count))
+    # GPUs of this machine: its description, a preset or a file; default: not known
+    machine: str = field(default="", metadata=_from("BYTEPS_MACHINE", _text))
+    # Local ranks that exchange gradients with the host for all ("": what suits the machine); workers per PCIe switch
+    reduce_roots: str = field(default="", metadata=_from("BYTEPS_REDUCE_ROOTS", _ranks))
+    pcie_switch_size: int = field(default=0, metadata=_from("BYTEPS_PCIE_SWITCH_SIZE", _count))
     job_secret: str = field(default="", metadata=_from("BYTEPS_JOB_SECRET", _text))
     force_distributed: bool = field(default=False, metadata=_from("BYTEPS_FORCE_DISTRIBUTED", _flag))
     # What DistributedOptimizer does where it is not told its mode
@@ -174,6 +186,16 @@ class Settings:
         if self.local_rank >= max(self.local_size, 1):
             raise SettingsError(
                 f"BYTEPS_LOCAL_RANK is {self.local_rank}; with BYTEPS_LOCAL_SIZE={self.local_size} it must be lower"
+            )
+        if self.local_size > 1 and self.reduce_roots and int(self.reduce_roots.split(",")[-1]) >= self.local_size:
+            raise SettingsError(
+                f"BYTEPS_REDUCE_ROOTS is {self.reduce_roots}; with BYTEPS_LOCAL_SIZE={self.local_size} use local ranks "
+                f"0 to {self.local_size - 1}"
+            )
+        if self.local_size > 1 and self.pcie_switch_size and self.local_size % self.pcie_switch_size:
+            raise SettingsError(
+                f"BYTEPS_PCIE_SWITCH_SIZE is {self.pcie_switch_size}; use one that divides "
+                f"BYTEPS_LOCAL_SIZE={self.local_size}"
             )
         if self.stall_warn_seconds >= self.stall_seconds:
             raise SettingsError(
