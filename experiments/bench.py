@@ -5,7 +5,9 @@
     training     a model of 200 tensors against DDP, over loopback and on emulated NICs
     knee         the highest NIC rate that the software keeps up with (needs root, as every emulated cluster)
     transports   the same tensor over sockets, shared memory, ZeroMQ, gRPC and UCX, from process to process
+    codecs       both ends of a compressed tensor, per core, against a 10 Gbit/s NIC
     footprint    import time, and the memory of a server
+    device       sums on the GPUs of this machine against its PCIe (needs CUDA)
 
 Unlike `experiments run` it measures anew every time, unless it is told to resume; the newest record of a case counts.
 """
@@ -18,7 +20,20 @@ from pathlib import Path
 
 from baselines import contenders
 from baselines.launch import ROOT, Contender
-from experiments import bounds, footprint, here, knee, loopback, provenance, record, small_tensors, training, transports
+from experiments import (
+    bounds,
+    codecs,
+    device,
+    footprint,
+    here,
+    knee,
+    loopback,
+    provenance,
+    record,
+    small_tensors,
+    training,
+    transports,
+)
 from experiments.bounds import Row
 from experiments.document import Block, Heading, Paragraph
 from experiments.record import Case, Record
@@ -39,6 +54,7 @@ class Benchmark:
     contender: Callable[[str], Contender]
     execute: Callable[[Sequence[Case], Path, Tell], list[Record]]
     rows: Callable[[Sequence[Record]], list[Row]]
+    absent: str = ""  # what the report says as long as there are no records
 
 
 def _on_this_machine(contender: Callable[[str], Contender]) -> Callable[[Sequence[Case], Path, Tell], list[Record]]:
@@ -104,6 +120,15 @@ BENCHMARKS: dict[str, Benchmark] = {
         execute=_on_this_machine(transports.contender),
         rows=transports.rows,
     ),
+    "codecs": Benchmark(
+        title="codecs, one core, against a 10 Gbit/s NIC",
+        experiment=codecs.NAME,
+        cases=codecs.cases,
+        smoke=lambda: codecs.cases(blocks=1, iterations=1, nbytes=8 << 20, tier="smoke"),
+        contender=codecs.contender,
+        execute=codecs.execute,
+        rows=codecs.rows,
+    ),
     "footprint": Benchmark(
         title="import time and memory",
         experiment=footprint.NAME,
@@ -113,18 +138,31 @@ BENCHMARKS: dict[str, Benchmark] = {
         execute=footprint.execute,
         rows=footprint.rows,
     ),
+    "device": Benchmark(
+        title="sums on the GPUs of this machine, 256 MiB of gradients, against copies over its PCIe",
+        experiment=device.NAME,
+        cases=device.cases,
+        smoke=lambda: device.cases(blocks=1, iterations=1, nbytes=1 << 20, tier="smoke"),
+        contender=device.contender,
+        execute=device.execute,
+        rows=device.rows,
+        absent=device.ABSENT,
+    ),
 }
 
 
 def report_blocks(results: Path, sources: Sequence[str]) -> list[Block]:
     """The report's section: every benchmark from the first of `sources` that has records of it."""
     blocks: list[Block] = []
+    absent: list[Block] = []
     for benchmark in BENCHMARKS.values():
         found = next(filter(None, (_kept(results / source, benchmark) for source in sources)), [])
         if found:
             title = f"{benchmark.title[0].upper()}{benchmark.title[1:]} ({found[0].provenance}):"
             blocks += [Paragraph(text=title), bounds.block(benchmark.rows(found))]
-    return [Heading(title="Benchmarks with a bound"), *blocks] if blocks else []
+        elif benchmark.absent:
+            absent.append(Paragraph(text=benchmark.absent))
+    return [Heading(title="Benchmarks with a bound"), *blocks, *absent] if blocks else []
 
 
 def keep(results: Path) -> list[Path]:

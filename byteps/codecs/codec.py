@@ -60,7 +60,7 @@ class Codec(abc.ABC):
     def encode(self, left: Array, payload: Array, values: Array | None = None, *, draw: int = 0) -> None:
         """Pack `left` plus `values` into `payload`; `left` is then what the payload does not say.
 
-        `payload` are bytes, as many as `nbytes(left.size)`; `draw` is a number that whoever decodes knows, too.
+        `payload` are bytes, as many as `nbytes(left.size)`; `draw` is a number, 0 or more, that whoever decodes knows.
         """
         scratch = _scratch(left)
         for number, part, packed in self._blocks(left, payload):

@@ -88,5 +88,5 @@ def _candidates(magnitudes: Array, k: int) -> Array | None:
     if rank > sample.size // 2:
         return None
     guess = np.partition(sample, sample.size - rank)[sample.size - rank]
-    places = np.flatnonzero(magnitudes >= guess) if guess > 0 else np.flatnonzero(magnitudes)
+    places = np.flatnonzero(magnitudes >= guess if guess > 0 else magnitudes > 0)
     return places if places.size >= k else None
