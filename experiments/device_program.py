@@ -25,6 +25,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from byteps.device_plan import Collective, Copy, DevicePlan, device_plan, scattered
+from byteps.errors import BytePSError
 from byteps.torch.device import Done
 from byteps.torch.device_cuda import CudaDevice, Groups
 from byteps.torch.local_device import LocalDevice
@@ -63,7 +64,10 @@ class Host:
         for rank, device in enumerate(self.devices[1:], start=1):
             self._told[rank].put(partial(device.turn, name, half))
 
-    def fail(self, error: BaseException) -> None:
+    def check(self, name: str) -> None:
+        pass
+
+    def fail(self, error: BytePSError) -> None:
         for rank, device in enumerate(self.devices):
             self._told[rank].put(partial(device.fail, error))
 
@@ -79,7 +83,7 @@ class Rank:
 
     def __init__(self, host: Host, rank: int) -> None:
         self.rank = rank
-        self.memory, self.announce, self.fail = host.memory, host.announce, host.fail
+        self.memory, self.announce, self.check, self.fail = host.memory, host.announce, host.check, host.fail
         self.contribute = partial(host.contribute, rank)
 
 

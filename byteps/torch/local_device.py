@@ -21,7 +21,8 @@ one before was started.  Its copies out come after its collectives, and these af
 so a rank that has contributed has read the last result.  A gradient is referred to until an event says that nothing
 queued uses it any more, so that its memory is not reused too early, whatever stream it was allocated on.
 
-Whatever fails is the error of every sum under way and of all that follow.
+Whatever fails on a GPU is told to the job, whose verdict is the error of every sum under way and of all that follow,
+the same on all ranks.
 """
 
 import threading
@@ -40,6 +41,7 @@ from byteps.torch.device import Device, DeviceError, Done, Event, Memory
 
 Half = Literal[1, 2]
 _WAIT_STEP_SECONDS = 0.5
+_VERDICT_SECONDS = 5.0
 
 
 class Host(Protocol):
@@ -56,8 +58,11 @@ class Host(Protocol):
     def announce(self, name: str, half: Half) -> None:
         """Local rank 0: this is the next turn, of all ranks; calls reach `LocalDevice.turn` there in their order."""
 
-    def fail(self, error: BaseException) -> None:
-        """The machine's sums are over; tell the others."""
+    def check(self, name: str) -> None:
+        """Raise the job's error if it is over."""
+
+    def fail(self, error: BytePSError) -> None:
+        """Something failed here; the job is over, and says so to all."""
 
 
 @dataclass(eq=False)
@@ -96,7 +101,9 @@ class LocalDevice:
         self._lock = threading.RLock()  # guards all below, and the order in which work is queued
         self._tensors: dict[str, _Tensor] = {}
         self._turns: deque[tuple[str, Half]] = deque()
-        self._error: BaseException | None = None
+        self._refused: list[Sum] = []  # they get the job's verdict
+        self._broken: tuple[BytePSError, float] | None = None  # what failed here, and how long the verdict may take
+        self._error: BytePSError | None = None  # the verdict
         self._collect, self._out, self._back = (device.stream(name) for name in ("collect", "out", "back"))
 
     # ---- the user's calls ----
@@ -107,6 +114,9 @@ class LocalDevice:
             if self._error is not None:
                 raise self._error
             one = Sum(name, memory, self._device.record(self._device.current()), kept)
+            if self._broken is not None:
+                self._refused.append(one)
+                return one
             tensor = self._tensors.get(name)
             if tensor is None:
                 tensor = self._open(name, plan, memory)
@@ -127,19 +137,33 @@ class LocalDevice:
                 self._check(one)
         self._device.wait(self._device.current(), event)
 
+    def refused(self, name: str, memory: Memory, ask: Callable[[Done], None]) -> Sum:
+        """A sum that cannot be: `ask` is told why, and tells."""
+        with self._lock:
+            one = Sum(name, memory, self._device.record(self._device.current()), (), contributed=True)
+            self._refused.append(one)
+        ask(self._answered(lambda: None))
+        return one
+
     def _check(self, one: Sum) -> None:
-        """A sum that the other local ranks do not take part in is an error, in time."""
+        """What a sum waits for may never come: the job is over, or others on this machine do not submit it."""
         now = time.monotonic()
-        if one.contributed or (not one.overdue and not self._device.reached(one.ready)):
-            return
-        one.overdue = one.overdue or now + self._stall_seconds
-        if now >= one.overdue:
-            self.fail(
-                StallError(
+        try:
+            self._host.check(one.name)
+        except BytePSError as verdict:
+            self.fail(verdict)
+        if self._broken is not None:
+            error, until = self._broken
+            if now >= until:
+                self.fail(error)
+        elif not one.contributed and (one.overdue or self._device.reached(one.ready)):
+            one.overdue = one.overdue or now + self._stall_seconds
+            if now >= one.overdue:
+                text = (
                     f"tensor {one.name!r} on local rank {self._host.rank} {one.stage}, for "
                     f"{self._stall_seconds:.0f} s; do all workers of this machine submit it?"
                 )
-            )
+                self._break(StallError(text))
 
     # ---- what is told, by other ranks, the host and the device ----
 
@@ -149,26 +173,35 @@ class LocalDevice:
             self._turns.append((name, half))
             self._advance()
 
-    def fail(self, error: BaseException) -> None:
-        """All is over; every sum under way raises this."""
+    def fail(self, error: BytePSError) -> None:
+        """The job's verdict: every sum under way raises this, and whatever follows."""
         with self._lock:
             if self._error is not None:
                 return
-            self._error = error if isinstance(error, BytePSError) else _named(error)
+            self._error = error
             failed = [one for t in self._tensors.values() for one in (*t.waiting, *([t.active] if t.active else []))]
             self._turns.clear()
-            for one in failed:
+            for one in (*failed, *self._refused):
                 if not one.finished.done():
-                    one.finished.set_exception(self._error)
-        self._host.fail(self._error)
+                    one.finished.set_exception(error)
+        self._device.abort()
+
+    def _break(self, error: BaseException) -> None:
+        """Something failed here: nothing more is started, the job is told, and its verdict counts if it comes soon."""
+        with self._lock:
+            if self._broken is not None or self._error is not None:
+                return
+            named = error if isinstance(error, BytePSError) else _named(error)
+            self._broken = named, time.monotonic() + _VERDICT_SECONDS
+            self._turns.clear()
+        self._host.fail(named)
         self._device.abort()
 
     def close(self) -> None:
         """Let go of memory and group; what is under way is an error."""
         with self._lock:
             under_way = any(tensor.active or tensor.waiting for tensor in self._tensors.values())
-            if not under_way and self._error is None:
-                self._error = _left()
+            self._error = self._error or (None if under_way else _left())
         if under_way:
             self.fail(_left())
         self._tensors.clear()
@@ -198,7 +231,7 @@ class LocalDevice:
 
     def _advance(self) -> None:
         """Start what has its turn."""
-        while self._error is None and self._turns and self._possible(*self._turns[0]):
+        while self._turns and self._going and self._possible(*self._turns[0]):
             name, half = self._turns.popleft()
             tensor = self._tensors[name]
             try:
@@ -208,7 +241,7 @@ class LocalDevice:
                     self._finish(tensor)
                     self._try(name, 1)
             except Exception as error:  # the device's; the other ranks must not wait for this one
-                self.fail(error)
+                self._break(error)
 
     def _start(self, tensor: _Tensor) -> None:
         """Collectives, and copies to the slots behind them."""
@@ -227,11 +260,11 @@ class LocalDevice:
             behind = isinstance(step, Copy)
         if not behind:
             device.wait(self._out, device.record(self._collect))
-        device.watch(device.record(self._out), self._guarded(partial(self._copied, one)))
+        device.watch(device.record(self._out), self._reached(partial(self._copied, one)))
 
     def _copied(self, one: Sum) -> None:
         one.contributed = True  # from here on the host's rules say how long it may take
-        self._host.contribute(one.name, self._guarded(partial(self._summed, one.name)))
+        self._host.contribute(one.name, self._answered(partial(self._summed, one.name)))
 
     def _summed(self, name: str) -> None:
         self._tensors[name].summed = True
@@ -254,27 +287,50 @@ class LocalDevice:
             behind = not isinstance(step, Copy)
         device.wait(self._collect, device.record(self._back))
         finished = device.record(self._collect)
-        device.watch(finished, self._guarded(partial(self._ended, one)))
+        device.watch(finished, self._reached(partial(self._ended, one)))
         one.finished.set_result(finished)
 
     def _ended(self, one: Sum) -> None:
         """Nothing queued uses its memory any more; until now the watched event referred to it."""
         one.kept = ()
 
-    def _guarded(self, then: Callable[[], None]) -> Done:
-        """Do it, under the lock, unless there was an error or all is over."""
+    @property
+    def _going(self) -> bool:
+        return self._error is None and self._broken is None
+
+    def _reached(self, then: Callable[[], None]) -> Done:
+        """What follows an event of the device's, or its error."""
 
         def done(error: BaseException | None) -> None:
             with self._lock:
-                if error is None and self._error is None:
-                    try:
-                        then()
-                    except Exception as raised:
-                        error = raised
                 if error is not None:
-                    self.fail(error)
+                    self._break(error)
+                elif self._going:
+                    self._do(then)
 
         return done
+
+    def _answered(self, then: Callable[[], None]) -> Done:
+        """What follows a result of the host's, or the job's verdict."""
+
+        def done(error: BaseException | None) -> None:
+            with self._lock:
+                if error is not None:
+                    self.fail(error if isinstance(error, BytePSError) else _named(error))
+                elif self._going:
+                    self._do(then)
+
+        return done
+
+    def _do(self, then: Callable[[], None]) -> None:
+        try:
+            then()
+        except DeviceError as error:
+            self._break(error)
+        except BytePSError as verdict:  # of a call to the host
+            self.fail(verdict)
+        except Exception as error:
+            self._break(error)
 
 
 def _left() -> BytePSError:

@@ -217,7 +217,8 @@ class FakeHost:
         self.rounds = dict.fromkeys(plans, 0)
         self.waiting: dict[str, dict[int, Callable[[BaseException | None], None]]] = {name: {} for name in plans}
         self.todo: list[deque[Run]] = []  # each in order
-        self.failed: BaseException | None = None
+        self.failed: BaseException | None = None  # what a rank has told
+        self.over: BaseException | None = None  # the job's error
         gpus.others.append(self._choice)
 
     def _choice(self) -> Run | None:
@@ -276,6 +277,10 @@ class FakeRank:
             queue.append(partial(peer.turn, name, half))
             if not any(queue is one for one in self.host.todo):
                 self.host.todo.append(queue)
+
+    def check(self, name: str) -> None:
+        if self.host.over is not None:
+            raise self.host.over
 
     def fail(self, error: BaseException) -> None:
         self.host.failed = error

@@ -15,13 +15,19 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from fake_device import FakeDevice, FakeHost, FakeRank, Gpus, Memory, Run  # noqa: E402
 
 from byteps.device_plan import DevicePlan, Way, device_plan, first_gpus, scattered, ways_of  # noqa: E402
-from byteps.errors import BytePSError, StallError  # noqa: E402
+from byteps.errors import BytePSError, MismatchError, PeerLostError, StallError  # noqa: E402
 from byteps.machine_file import preset  # noqa: E402
 from byteps.torch.device import DeviceError  # noqa: E402
 from byteps.torch.local_device import LocalDevice, Sum  # noqa: E402
 
 NAMES = ("cpu-assisted", "brute-force", "reduce-scatter", "reduce-broadcast", "60% cpu-assisted + 40% brute-force")
 SIZES = {"small": 7, "odd": 1000, "large": 2048}
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch) -> None:
+    monkeypatch.setattr("byteps.torch.local_device._WAIT_STEP_SECONDS", 0.02)
+    monkeypatch.setattr("byteps.torch.local_device._VERDICT_SECONDS", 0.1)
 
 
 def ways(name: str, ranks: int) -> tuple[Way, ...]:
@@ -164,10 +170,8 @@ def test_memory_is_referred_to_until_nothing_queued_uses_it() -> None:
     """A user lets go of everything at once; the next kernels on its stream write over memory that is free."""
 
     class Forgetful(LocalDevice):
-        def _guarded(self, then):
-            if getattr(getattr(then, "func", None), "__name__", "") == "_ended":
-                then = lambda: None  # noqa: E731
-            return super()._guarded(then)
+        def _reached(self, then):
+            return super()._reached((lambda: None) if then.func.__name__ == "_ended" else then)
 
         def submit(self, name, plan, memory, *kept):
             return super().submit(name, plan, Memory(memory.data), *kept)
@@ -228,6 +232,22 @@ def test_a_failing_operation_is_the_error_of_every_sum_and_the_others_are_told()
     assert machine.gpus.devices[0].aborted
 
 
+def test_the_job_s_verdict_on_a_failure_here_is_the_error_of_all() -> None:
+    class Broken(FakeDevice):
+        def collect(self, stream, step, memory) -> None:
+            raise RuntimeError("NCCL error")
+
+    machine = idle(device=Broken)
+    one = one_sum(machine)
+    later = one_sum(machine)
+    machine.host.over = PeerLostError("worker 0: NCCL error")
+    for waits in (one, later):
+        with pytest.raises(PeerLostError, match="worker 0: NCCL error"):
+            machine.locals[0].wait(waits)
+    with pytest.raises(PeerLostError, match="worker 0: NCCL error"):
+        one_sum(machine)
+
+
 def test_an_event_that_fails_is_the_error_of_the_sum() -> None:
     class Faulty(FakeDevice):
         def watch(self, event, done) -> None:
@@ -241,8 +261,7 @@ def test_an_event_that_fails_is_the_error_of_the_sum() -> None:
             local.wait(one)
 
 
-def test_a_sum_that_another_local_rank_does_not_take_part_in_is_an_error_in_time(monkeypatch) -> None:
-    monkeypatch.setattr("byteps.torch.local_device._WAIT_STEP_SECONDS", 0.02)
+def test_a_sum_that_another_local_rank_does_not_take_part_in_is_an_error_in_time() -> None:
     for rank, said in ((0, "is being added up on the GPUs"), (1, "waits for its turn")):
         machine = idle()
         machine.locals[rank]._stall_seconds = 0.1
@@ -250,6 +269,23 @@ def test_a_sum_that_another_local_rank_does_not_take_part_in_is_an_error_in_time
         machine.gpus.run()
         with pytest.raises(StallError, match=f"tensor 'odd' on local rank {rank} {said}.*do all workers"):
             machine.locals[rank].wait(one)
+
+
+def test_a_job_that_is_over_is_the_error_of_what_waits_for_its_turn() -> None:
+    machine = idle()
+    one = one_sum(machine, 1)
+    machine.host.over = PeerLostError("lost worker 3")
+    with pytest.raises(PeerLostError, match="lost worker 3"):
+        machine.locals[1].wait(one)
+
+
+def test_a_name_that_is_another_tensor_s_gets_the_job_s_verdict() -> None:
+    machine, asked = idle(), []
+    one = machine.locals[0].refused("odd", machine.gpus.devices[0].empty(3), asked.append)
+    assert not one.finished.done()
+    asked[0](MismatchError("worker 0 and worker 1 disagree"))
+    with pytest.raises(MismatchError, match="disagree"):
+        machine.locals[0].wait(one)
 
 
 def test_closing_lets_go_of_registered_memory_and_ends_what_is_under_way() -> None:
@@ -265,9 +301,9 @@ def test_closing_lets_go_of_registered_memory_and_ends_what_is_under_way() -> No
 def test_results_of_the_host_that_come_after_a_failure_change_nothing() -> None:
     machine = idle()
     sums = [one_sum(machine, rank) for rank in range(2)]
-    machine.locals[1].fail(RuntimeError("the job is over"))
+    machine.locals[1].fail(PeerLostError("the job is over"))
     machine.gpus.run()
-    with pytest.raises(DeviceError, match="the job is over"):
+    with pytest.raises(PeerLostError, match="the job is over"):
         machine.locals[1].wait(sums[1])
 
 
