@@ -42,6 +42,11 @@ def with_codec(spec: TensorSpec, spelling: str) -> TensorSpec:
         codec = codecs.get(str(spelling))  # whatever the user gave
     except ValueError as error:
         raise BytePSError(f"tensor {spec.name!r}: {error}") from None
+    if not spec.name:
+        raise BytePSError(
+            f"codec {spelling!r} for a tensor without a name; give it one: what is not sent now is added to the next "
+            "tensor of the same name"
+        )
     if spec.dtype not in codecs.SUPPORTED:
         allowed = ", ".join(codecs.SUPPORTED)
         raise BytePSError(f"tensor {spec.name!r} is {spec.dtype}; codec {spelling!r} takes {allowed}: leave it out")

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from byteps.communication import Pending
 from byteps.errors import BytePSError, StartError
 from byteps.launcher import settings_from_environment
@@ -93,10 +91,9 @@ class Session:
         It is free again after synchronize(), a point that all ranks of the same program pass in the same order; so
         ranks agree, and a loop that reduces its loss every step does not register a new tensor every step.
         """
-        how = f"{spec.op.name.lower()} {spec.codec}".rstrip()
-        kind = f"unnamed/{spec.dtype}/{'x'.join(map(str, spec.shape))}/{how}"
+        kind = f"unnamed/{spec.dtype}/{'x'.join(map(str, spec.shape))}/{spec.op.name.lower()}"
         self._unnamed[kind] += 1
-        return msgspec.structs.replace(spec, name=f"{kind}/{self._unnamed[kind]}")
+        return TensorSpec(name=f"{kind}/{self._unnamed[kind]}", shape=spec.shape, dtype=spec.dtype, op=spec.op)
 
     def _release_name(self, name: str) -> None:
         if name.startswith("unnamed/"):

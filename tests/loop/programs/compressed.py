@@ -105,12 +105,17 @@ def nothing_is_lost() -> None:
         assert far < 0.25, f"{spelling}: {far}"
     tiny = byteps.push_pull(np.float32(RANK), "tiny", op="sum", codec="onebit")
     assert tiny == sum(range(SIZE)), "a small tensor travels as it is"
-    for _ in range(2):  # unnamed, under way together with one without a codec
+    for _ in range(2):  # under way together with one without a codec
         numbers = gradient(RANK, 3, BLOCK)
-        handles = [byteps.push_pull_async(numbers, op="sum", codec=codec) for codec in ("onebit", "")]
+        handles = [byteps.push_pull_async(numbers, f"one {codec}", op="sum", codec=codec) for codec in ("onebit", "")]
         want = sum(gradient(rank, 3, BLOCK) for rank in range(SIZE))
         np.testing.assert_allclose(byteps.synchronize(handles[1]), want, rtol=1e-5, atol=1e-5)
         assert len(set(np.abs(byteps.synchronize(handles[0])))) <= 2, "one magnitude per block"
+
+    with pytest.raises(byteps.errors.BytePSError, match="without a name; give it one"):
+        byteps.push_pull(numbers, codec="onebit")
+    with pytest.raises(byteps.errors.BytePSError, match="takes float32, float64, float16, bfloat16"):
+        byteps.push_pull(np.arange(3), "whole", codec="onebit")
 
 
 def infinity_is_seen_by_all_and_over() -> None:
