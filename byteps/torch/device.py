@@ -30,6 +30,9 @@ class Device(Protocol):
     def current(self) -> Stream:
         """The stream on which the caller's own work is queued."""
 
+    def attend(self) -> None:
+        """This thread is going to use the device."""
+
     def record(self, stream: Stream) -> Event:
         """Reached when all that is queued on the stream so far has been done."""
 

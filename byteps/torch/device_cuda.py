@@ -5,6 +5,10 @@ collectives run on NCCL's own stream, which waits for the current one at the cal
 current stream wait for it, and returns at once.  Called at once, and with our stream as the current one, the two look
 like one stream.  torch holds on to the tensors until then.
 
+*Threads.*  A new thread's current device is GPU 0, on which some calls would make a context (hundreds of MB) in every
+process; so each of ours sets its device first.  What they write is written in inference mode, where tensors that the
+user made in it may be written, too.
+
 *Host memory.*  The slots are shared memory, which torch's pinned allocator cannot give.  cudaHostRegister pins it and
 maps it into the driver, so that copies are asynchronous and need no buffer in between.  It works on whole pages, a copy
 must lie within one registration, and every process registers for itself.
@@ -142,8 +146,11 @@ class CudaDevice:
         if name not in self._streams:
             stream = self._streams[name] = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             watched = self._watching[stream] = queue.SimpleQueue()
-            threading.Thread(target=_watch, args=(watched,), name=f"gpu {name}", daemon=True).start()
+            threading.Thread(target=_watch, args=(watched, self.attend), name=f"gpu {name}", daemon=True).start()
         return self._streams[name]
+
+    def attend(self) -> None:
+        torch.cuda.set_device(self._device)
 
     def current(self) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self._device)
@@ -163,11 +170,11 @@ class CudaDevice:
         self._watching[event.stream].put((event.event, done))
 
     def copy(self, stream: torch.cuda.Stream, source: torch.Tensor, target: torch.Tensor) -> None:
-        with torch.cuda.stream(stream), torch.no_grad():
+        with torch.cuda.stream(stream), torch.inference_mode():
             target.copy_(source, non_blocking=True)
 
     def collect(self, stream: torch.cuda.Stream, step: Collective, memory: torch.Tensor) -> None:
-        with torch.cuda.stream(stream), torch.no_grad():
+        with torch.cuda.stream(stream), torch.inference_mode():
             self._groups.collect(step, memory)
 
     def pin(self, memory: memoryview, like: torch.Tensor) -> torch.Tensor:
@@ -214,8 +221,9 @@ def _set(event: threading.Event, _error: BaseException | None) -> None:
     event.set()
 
 
-def _watch(watched: "queue.SimpleQueue[_Watched]") -> None:
+def _watch(watched: "queue.SimpleQueue[_Watched]", attend: Callable[[], None]) -> None:
     """Tell whoever waits when events are reached, in the order in which they were recorded."""
+    attend()
     while (one := watched.get()) is not None:
         event, done = one
         error: BaseException | None = None

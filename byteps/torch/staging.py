@@ -22,6 +22,7 @@ from byteps.communication import Pending
 class _Copy:
     """Under way on a side stream."""
 
+    device: torch.device
     copied: torch.cuda.Event
     submit: Callable[[], Pending | None]
     submitted: Future[Pending | None]
@@ -48,7 +49,7 @@ class Stager:
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(side)
         source.record_stream(side)  # its memory may be freed, but not reused before the copy is through
-        copy = _Copy(copied, submit, Future())
+        copy = _Copy(source.device, copied, submit, Future())
         self._copies.put(copy)
         return copy.submitted
 
@@ -56,6 +57,7 @@ class Stager:
         while True:
             copy = self._copies.get()
             try:
+                torch.cuda.set_device(copy.device)  # a new thread's is GPU 0, where waiting may make a context
                 copy.copied.synchronize()
                 copy.submitted.set_result(copy.submit())
             except BaseException as error:  # whoever waits for it raises it

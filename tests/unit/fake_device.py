@@ -153,6 +153,8 @@ class FakeDevice:
     def current(self) -> Queue:
         return self.stream("compute")
 
+    def attend(self) -> None: ...
+
     def record(self, stream: Queue) -> Event:
         event = Event(stream)
         stream.work.append(partial(self._reach, event))

@@ -20,6 +20,8 @@ class Plain:
     def current(self):
         return self.stream("compute")
 
+    def attend(self) -> None: ...
+
     def record(self, stream):
         return stream
 

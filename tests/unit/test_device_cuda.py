@@ -144,11 +144,11 @@ def test_events_are_told_in_their_order_and_errors_to_whom_they_belong() -> None
     for synchronize in (lambda: None, broken, lambda: None):
         watched.put((SimpleNamespace(synchronize=synchronize), lambda error: told.append(str(error))))
     watched.put(None)
-    thread = threading.Thread(target=device_cuda._watch, args=(watched,))
+    thread = threading.Thread(target=device_cuda._watch, args=(watched, lambda: told.append("attends")))
     thread.start()
     thread.join(PATIENCE)
     assert not thread.is_alive()
-    assert told == ["None", "an illegal memory access was encountered", "None"]
+    assert told == ["attends", "None", "an illegal memory access was encountered", "None"]
 
 
 def test_a_group_is_ended_by_whatever_name_torch_has_for_it() -> None:

@@ -51,6 +51,7 @@ class Device:
         for name, value in {"Stream": Stream, "Event": Event, "stream": stream}.items():
             monkeypatch.setattr(torch.cuda, name, value)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "compute")
+        monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
 
 
 @pytest.fixture
