@@ -274,7 +274,10 @@ class GradientReducer:
             slot.parameter.grad = torch.zeros_like(slot.parameter)
             self._submit(slot)
         else:
-            slot.grad, sent = None, torch.zeros(slot.spec.shape, dtype=getattr(torch, slot.spec.dtype))
+            slot.grad, sent = (
+                None,
+                torch.zeros(slot.spec.shape, dtype=getattr(torch, slot.spec.dtype), device=slot.parameter.device),
+            )
             slot.handle = begin(self.session, slot.spec, sent, sent, slot.priority)
 
     def collect(self, slot: Slot) -> None:
