@@ -210,12 +210,21 @@ class FakeDevice:
 class FakeHost:
     """The shared memory, CPUs and network of a machine: adds up slots, and what other machines contribute."""
 
-    def __init__(self, gpus: Gpus, plans: dict[str, DevicePlan], elsewhere: Callable[[str, int], np.ndarray]) -> None:
+    def __init__(
+        self,
+        gpus: Gpus,
+        plans: dict[str, DevicePlan],
+        elsewhere: Callable[[str, int], np.ndarray],
+        *,
+        in_place: bool = False,
+    ) -> None:
+        """`in_place`: the only slot is the result."""
         self.gpus, self.plans, self.elsewhere = gpus, plans, elsewhere
         self.bytes: dict[str, tuple[list[bytearray], bytearray]] = {}
         for name, plan in plans.items():
             nan = np.full(plan.size, np.nan).tobytes()
-            self.bytes[name] = [bytearray(nan) for _ in range(plan.slots)], bytearray(nan)
+            slots = [bytearray(nan) for _ in range(plan.slots)]
+            self.bytes[name] = slots, slots[0] if in_place else bytearray(nan)
         self.rounds = dict.fromkeys(plans, 0)
         self.waiting: dict[str, dict[int, Callable[[BaseException | None], None]]] = {name: {} for name in plans}
         self.todo: list[deque[Run]] = []  # each in order
@@ -242,11 +251,12 @@ class FakeHost:
         result, number = np.frombuffer(self.bytes[name][1]), self.rounds[name]
         self.rounds[name] += 1
         elsewhere = self.elsewhere(name, number)
-        runs: list[Run] = [partial(result.fill, np.nan)]
+        separate = self.bytes[name][0][0] is not self.bytes[name][1]
+        runs: list[Run] = [partial(result.fill, np.nan)] if separate else []
 
         def add(start: int, end: int, count: int) -> None:
             result[start:end] = sum(slot[start:end] for slot in slots[:count]) + elsewhere[start:end]
-            for slot in slots:
+            for slot in slots if separate else ():
                 slot[start:end] = np.nan
 
         runs += [partial(add, one.span.start, one.span.end, one.slots) for one in self.plans[name].sums]

@@ -45,11 +45,19 @@ class Machine:
     """Local ranks whose programs sum the same tensors for some rounds, each in an order of its own."""
 
     def __init__(
-        self, ranks: int, way: str, seed: int, *, rounds: int = 2, ahead: bool = False, device: type = FakeDevice
+        self,
+        ranks: int,
+        way: str,
+        seed: int,
+        *,
+        rounds: int = 2,
+        ahead: bool = False,
+        device: type = FakeDevice,
+        in_place: bool = False,
     ) -> None:
         self.gpus = Gpus(ranks, seed, device)
         self.plans = {name: device_plan(ways(way, ranks), size, 8, 4096) for name, size in SIZES.items()}
-        self.host = FakeHost(self.gpus, self.plans, self.elsewhere)
+        self.host = FakeHost(self.gpus, self.plans, self.elsewhere, in_place=in_place)
         self.hosts = [FakeRank(self.host, rank) for rank in range(ranks)]
         self.locals = [
             LocalDevice(device, host, stall_seconds=60.0)
@@ -125,6 +133,14 @@ class Machine:
 @settings(max_examples=60, deadline=None)
 def test_sums_are_right_in_every_order(ranks: int, way: str, seed: int, ahead: bool) -> None:
     machine = Machine(ranks, way, seed, ahead=ahead)
+    machine.gpus.run()
+    assert machine.wrong() == []
+
+
+@given(ranks=st.sampled_from([1, 2, 4]), seed=st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_one_slot_can_be_the_result_itself(ranks: int, seed: int) -> None:
+    machine = Machine(ranks, "reduce-scatter", seed, rounds=3, ahead=True, in_place=True)
     machine.gpus.run()
     assert machine.wrong() == []
 
