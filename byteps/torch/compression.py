@@ -74,4 +74,4 @@ class Compression:
 
 def codec_of(compressor: Compressor, tensor: torch.Tensor) -> str:
     """The codec that this compressor names for such a tensor; "" for none."""
-    return str(getattr(compressor, "codec", "")) if tensor.is_floating_point() else ""
+    return str(getattr(compressor, "codec", "")) if torch.is_tensor(tensor) and tensor.is_floating_point() else ""
