@@ -19,19 +19,18 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import HashStore
 
 from byteps.device_plan import Collective, Copy, DevicePlan, device_plan, scattered
 from byteps.errors import BytePSError
-from byteps.torch.device import Done
+from byteps.torch.device import Done, Half
 from byteps.torch.device_cuda import CudaDevice, Groups
 from byteps.torch.local_device import LocalDevice
 
 PATIENCE = 120.0
-Half = Literal[1, 2]
 
 
 class Host:

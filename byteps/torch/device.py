@@ -1,4 +1,4 @@
-"""What summing on several GPUs asks of a GPU: streams, events, copies, collectives among the local ranks.
+"""What summing on several GPUs asks of a GPU (streams, events, copies, collectives among local ranks) and of the host.
 
 Nothing here waits: work is queued on streams.  A stream does its work in order; between streams only events make an
 order.  `local_device` is written against this interface, `device_cuda` fulfils it, and the tests have a device in plain
@@ -6,7 +6,7 @@ memory that runs what is queued in every order that streams and events allow.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from byteps.device_plan import Collective
 from byteps.errors import BytePSError
@@ -14,6 +14,7 @@ from byteps.errors import BytePSError
 Stream = Any  # the device's own; only handed back to it
 Event = Any
 Memory = Any  # flat elements, on the device or pinned in the host; memory[start:end] is a part of the same memory
+Half = Literal[1, 2]  # of a sum: up to the host, and back
 Done = Callable[[BaseException | None], None]  # told once: None, or what went wrong
 
 
@@ -59,3 +60,24 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Let go of registered memory and of the group of local ranks."""
+
+
+class Host(Protocol):
+    """The local ranks' shared memory, the sum of its slots, and the network behind it."""
+
+    rank: int  # local
+
+    def memory(self, name: str) -> tuple[list[memoryview], memoryview]:
+        """The slots and the result of a tensor, for all bytes of it; the same memory on all local ranks."""
+
+    def contribute(self, name: str, done: Done) -> None:
+        """What this rank copies to the slots is there; `done` when the result is, for all local ranks."""
+
+    def announce(self, name: str, half: Half) -> None:
+        """Local rank 0: this is the next turn, of all ranks; calls reach `LocalDevice.turn` there in their order."""
+
+    def check(self, name: str) -> None:
+        """Raise the job's error if it is over."""
+
+    def fail(self, error: BytePSError) -> None:
+        """Something failed here; the job is over, and says so to all."""

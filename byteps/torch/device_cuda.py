@@ -138,9 +138,15 @@ class CudaDevice:
         self._aborted = False
         self._closed = False
         _open.add(self)
-        with torch.cuda.stream(self.stream("collect")):
-            groups.connect(torch.zeros(1, device=device))
-        self.stream("collect").synchronize()
+        try:
+            with torch.cuda.stream(self.stream("collect")):
+                groups.connect(torch.zeros(1, device=device))
+            self.stream("collect").synchronize()
+        except RuntimeError as error:  # torch's, of NCCL or CUDA
+            raise DeviceError(
+                f"NCCL did not connect {device} with the other GPUs of this machine: {error}; NCCL_DEBUG=INFO says "
+                "more, and one worker on each machine needs no NCCL"
+            ) from error
 
     def stream(self, name: str) -> torch.cuda.Stream:
         if name not in self._streams:

@@ -26,7 +26,7 @@ def chosen_ways(settings: Settings) -> tuple[tuple[Way, ...], str]:
         )
     try:
         topology = first_gpus(load_topology(settings.machine), ranks)
-        load = _network_load(settings.num_workers // ranks, settings.num_servers)
+        load = _network_load(settings.num_workers, settings.num_servers)
         plan = choose(topology, load, load).best.plan
         ways = ways_of(topology, plan.name, plan.roots)
     except (OSError, ValueError) as error:

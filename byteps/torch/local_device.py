@@ -33,36 +33,13 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as _Late
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, Protocol
 
 from byteps.device_plan import Copy, DevicePlan
 from byteps.errors import BytePSError, StallError
-from byteps.torch.device import Device, DeviceError, Done, Event, Memory
+from byteps.torch.device import Device, DeviceError, Done, Event, Half, Host, Memory
 
-Half = Literal[1, 2]
 _WAIT_STEP_SECONDS = 0.5
 _VERDICT_SECONDS = 5.0
-
-
-class Host(Protocol):
-    """The local ranks' shared memory, the sum of its slots, and the network behind it."""
-
-    rank: int  # local
-
-    def memory(self, name: str) -> tuple[list[memoryview], memoryview]:
-        """The slots and the result of a tensor, for all bytes of it; the same memory on all local ranks."""
-
-    def contribute(self, name: str, done: Done) -> None:
-        """What this rank copies to the slots is there; `done` when the result is, for all local ranks."""
-
-    def announce(self, name: str, half: Half) -> None:
-        """Local rank 0: this is the next turn, of all ranks; calls reach `LocalDevice.turn` there in their order."""
-
-    def check(self, name: str) -> None:
-        """Raise the job's error if it is over."""
-
-    def fail(self, error: BytePSError) -> None:
-        """Something failed here; the job is over, and says so to all."""
 
 
 @dataclass(eq=False)
@@ -119,7 +96,12 @@ class LocalDevice:
                 return one
             tensor = self._tensors.get(name)
             if tensor is None:
-                tensor = self._open(name, plan, memory)
+                try:
+                    tensor = self._open(name, plan, memory)
+                except DeviceError as error:  # memory that cannot be pinned
+                    self._break(error)
+                    self._refused.append(one)
+                    return one
             tensor.waiting.append(one)
             self._try(name, 1)
             self._advance()

@@ -248,6 +248,17 @@ def test_a_failing_operation_is_the_error_of_every_sum_and_the_others_are_told()
     assert machine.gpus.devices[0].aborted
 
 
+def test_memory_that_cannot_be_pinned_is_the_error_of_the_sum() -> None:
+    class Full(FakeDevice):
+        def pin(self, memory, like):
+            raise DeviceError("pinning 8,192 bytes of shared memory failed")
+
+    machine = idle(device=Full)
+    with pytest.raises(DeviceError, match="pinning 8,192 bytes"):
+        machine.locals[0].wait(one_sum(machine))
+    assert isinstance(machine.host.failed, DeviceError)
+
+
 def test_the_job_s_verdict_on_a_failure_here_is_the_error_of_all() -> None:
     class Broken(FakeDevice):
         def collect(self, stream, step, memory) -> None:
