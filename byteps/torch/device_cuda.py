@@ -24,6 +24,7 @@ kept by this module until it is closed.
 import mmap
 import queue
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ class Groups:
         """Every local rank gives the same groups; each is made by its members, one after the other."""
         self._rank = rank
         self._backends: dict[tuple[int, ...], Backend] = {}
+        self._ending: list[threading.Thread] = []
         for ranks in sorted(set(groups)):
             if rank in ranks and len(ranks) > 1:
                 own = PrefixStore("byteps ranks " + ",".join(map(str, ranks)), store)
@@ -117,13 +119,22 @@ class Groups:
                 work = backend.broadcast([memory], sending)
         work.wait()
 
-    def end(self, how: Literal["abort", "shutdown"]) -> None:
-        """Shut down in order, or abort what waits for another rank."""
+    def end(self, how: Literal["abort", "shutdown"], seconds: float = 0.0) -> bool:
+        """Shut down in order, or abort what waits for another rank; whether that is done after so many seconds.
+
+        Each in a thread of its own: some versions of NCCL hang in either, until other ranks do the same or for ever.
+        """
         for backend in self._backends.values():
             # torch before 2.7 has them under these names
             names = (how, f"_{how}", "_shutdown")
-            next(getattr(backend, name) for name in names if hasattr(backend, name))()
+            end = next(getattr(backend, name) for name in names if hasattr(backend, name))
+            self._ending.append(threading.Thread(target=end, name=f"{how} NCCL", daemon=True))
+            self._ending[-1].start()
         self._backends.clear()
+        deadline = time.monotonic() + seconds
+        for thread in self._ending:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self._ending)
 
 
 class CudaDevice:
@@ -196,7 +207,8 @@ class CudaDevice:
             self._groups.end("abort")
 
     def close(self) -> None:
-        """Waits a while for what is queued: memory must not be unregistered under a copy."""
+        """Waits a while for what is queued: memory must not be unregistered under a copy.  What hangs is left to the
+        end of the process."""
         if self._closed:
             return
         self._closed = True
@@ -204,13 +216,12 @@ class CudaDevice:
             self.abort()
         for watched in self._watching.values():
             watched.put(None)
-        if not self._aborted:
-            self._groups.end("shutdown")
-        with torch.cuda.device(self._device):
-            for address in self._registered:
-                unregister(address)
-        self._registered.clear()
-        _open.discard(self)
+        if self._groups.end("abort" if self._aborted else "shutdown", _CLOSE_SECONDS):
+            with torch.cuda.device(self._device):
+                for address in self._registered:
+                    unregister(address)
+            self._registered.clear()
+            _open.discard(self)
 
     def _drained(self) -> bool:
         """Whether all that is queued has been done, after a while."""

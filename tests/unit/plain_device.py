@@ -51,4 +51,4 @@ class Plain:
     def close(self) -> None:
         for thread in self.told:
             thread.join(PATIENCE)
-        self._groups.end("shutdown")
+        self._groups.end("shutdown", PATIENCE)

@@ -35,7 +35,7 @@ def together(task) -> list:
             groups = Groups(store, rank, [EVERYONE, (0, 2), (1,)], gloo)
             groups.connect(torch.zeros(1))
             results[rank] = task(groups, rank)
-            groups.end("shutdown")
+            groups.end("shutdown", PATIENCE)
         except Exception as error:
             results[rank] = error
 
@@ -158,5 +158,14 @@ def test_a_group_is_ended_by_whatever_name_torch_has_for_it() -> None:
     newest = SimpleNamespace(abort=lambda: called.append("abort"), _shutdown=lambda: called.append("no"))
     for backend in (old, newer, newest):
         groups = Groups(dist.HashStore(), 0, [(0, 1)], lambda *_, backend=backend: backend)
-        groups.end("abort")
+        assert groups.end("abort", PATIENCE)
     assert called == ["_shutdown", "_abort", "abort"]
+
+
+def test_an_abort_that_hangs_is_left_alone() -> None:
+    release = threading.Event()
+    stuck = SimpleNamespace(abort=lambda: release.wait(PATIENCE))
+    groups = Groups(dist.HashStore(), 0, [(0, 1)], lambda *_: stuck)
+    assert not groups.end("abort")
+    release.set()
+    assert groups.end("abort", PATIENCE)
