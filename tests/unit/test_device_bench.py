@@ -1,5 +1,6 @@
 """The benchmark of devices: its program with gloo and threads in place of GPUs, its rows, what is said without."""
 
+import contextlib
 from datetime import timedelta
 
 import msgspec
@@ -12,10 +13,73 @@ if not (dist.is_available() and dist.is_gloo_available()):
 
 from plain_device import Plain  # noqa: E402
 
+from byteps.torch import device_cuda  # noqa: E402
 from experiments import bench, device, device_program, record  # noqa: E402
 from experiments.run import blank_record  # noqa: E402
 
 PATIENCE = 20.0
+
+
+class Stream:
+    """A CUDA stream that has done everything when the call returns."""
+
+    def __init__(self, _device: object = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def wait_event(self, event: "Event") -> None:
+        assert event.recorded
+
+
+class Event:
+    def __init__(self, *, blocking: bool) -> None:
+        assert blocking, "a thread that waits would spin"
+        self.recorded = False
+
+    def record(self, stream: Stream) -> None:
+        assert isinstance(stream, Stream)
+        self.recorded = True
+
+    def synchronize(self) -> None:
+        assert self.recorded
+
+    query = synchronize
+
+
+class Cudart:
+    """Registers pages, each once."""
+
+    def __init__(self) -> None:
+        self.registered: set[int] = set()
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802
+        assert (address % 4096, nbytes % 4096, flags) == (0, 0, 1)
+        if address in self.registered:
+            return 712
+        self.registered.add(address)
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        self.registered.remove(address)
+        return 0
+
+
+@pytest.fixture
+def cuda(monkeypatch) -> Cudart:
+    """torch.cuda as far as `CudaDevice` needs it, on the CPU."""
+    runtime, current = Cudart(), Stream()
+    fakes = {
+        "Stream": Stream,
+        "Event": Event,
+        "stream": lambda _stream: contextlib.nullcontext(),
+        "device": lambda _device: contextlib.nullcontext(),
+        "set_device": lambda _device: None,
+        "current_stream": lambda _device: current,
+        "cudart": lambda: runtime,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    return runtime
 
 
 @pytest.fixture
@@ -35,6 +99,16 @@ def test_the_program_sums_right_with_threads_in_the_place_of_gpus(plain, ranks: 
     assert (found["max_error"], found["checked"]) == (0.0, 3 * ranks)
     assert set(found["seconds"]) == {"out", "in", "both", "pipeline", *(["collect"] if ranks > 1 else [])}
     assert {len(values) for values in found["seconds"].values()} == {2}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_cuda_device_s_own_code_runs_on_a_runtime_in_its_place(plain, cuda, monkeypatch, ranks: int) -> None:
+    """It says nothing about CUDA, but finds what would break before CUDA does."""
+    monkeypatch.setattr(device_program, "CudaDevice", device_cuda.CudaDevice)
+    found = device_program.run(ranks=ranks, tensors=3, nbytes=40_004, warmups=0, iterations=2)
+    assert (found["max_error"], found["checked"]) == (0.0, 2 * ranks)
+    assert cuda.registered == set()
+    assert not device_cuda._open
 
 
 def test_a_rank_that_fails_ends_the_program(plain, monkeypatch) -> None:
