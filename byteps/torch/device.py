@@ -6,11 +6,15 @@ memory that runs what is queued in every order that streams and events allow.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from concurrent.futures import Future
+from typing import Any, Final, Literal, Protocol
 
+from byteps.communication import Pending
 from byteps.device_plan import Collective
 from byteps.errors import BytePSError
 
+GROUP: Final = "local group"
+"""Among a session's plugins: the group of its machine's workers, if they are summed together."""
 Stream = Any  # the device's own; only handed back to it
 Event = Any
 Memory = Any  # flat elements, on the device or pinned in the host; memory[start:end] is a part of the same memory
@@ -81,3 +85,14 @@ class Host(Protocol):
 
     def fail(self, error: BytePSError) -> None:
         """Something failed here; the job is over, and says so to all."""
+
+
+class Underway(Protocol):
+    """A sum on its way back to the user's tensor."""
+
+    @property
+    def over(self) -> "Future[Pending | None]":
+        """Done, with None, when `wait` would return, or raise, at once."""
+
+    def wait(self) -> None:
+        """The caller's stream has the sum in the result from then on."""

@@ -127,6 +127,15 @@ class LocalDevice:
         ask(self._answered(lambda: None))
         return one
 
+    def look(self) -> None:
+        """Called again and again: whoever waits for a sum elsewhere than in `wait` learns of a failure, too."""
+        with self._lock:
+            tensors = list(self._tensors.values())
+            under_way = [one for t in tensors for one in (t.active, *t.waiting) if one is not None] + self._refused
+        for one in under_way:
+            if not one.finished.done():
+                self._check(one)
+
     def _check(self, one: Sum) -> None:
         """What a sum waits for may never come: the job is over, or others on this machine do not submit it."""
         now = time.monotonic()

@@ -16,6 +16,7 @@ from byteps.coding import with_codec
 from byteps.communication import NOTHING, Pending
 from byteps.session import PendingTensor, Session, current, make_spec
 from byteps.torch.compression import Compression, Compressor, codec_of
+from byteps.torch.device import GROUP, Underway
 from byteps.torch.staging import Stager
 from byteps.wire import TensorSpec
 
@@ -27,6 +28,7 @@ class Handle(PendingTensor):
     received: torch.Tensor  # contiguous, on the host
     result: torch.Tensor  # what synchronize returns; the same memory where nothing has to be copied
     staged: Future[Pending | None] | None = None  # a copy from a device, on whose end it is submitted
+    underway: Underway | None = None  # a sum with the other GPUs of this machine; `staged` is its end
 
 
 def push_pull(
@@ -151,6 +153,12 @@ def begin(session: Session, spec: TensorSpec, source: torch.Tensor, result: torc
 
     `result` may be `source` itself, and may have another type, to which the sum is then converted.
     """
+    if source.device.type == "cuda" and GROUP in session.plugins:
+        from byteps.torch import device_session  # it needs torch.distributed
+
+        if device_session.takes(spec):
+            underway = device_session.gpu_of(session).begin(spec, source, result, priority)
+            return Handle(spec.name, None, result, result, underway.over, underway)
     if source.device.type == "cuda":
         host = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
         view = _bytes(host)
@@ -203,6 +211,9 @@ def synchronize(handle: Handle) -> torch.Tensor:
 
     Raises PeerLostError, MismatchError or StallError, with the same text on every rank, if the job failed.
     """
+    if handle.underway is not None:
+        handle.underway.wait()
+        handle.underway = None
     if handle.staged is not None:
         handle.pending, handle.staged = handle.staged.result(), None
     current().finish(handle)

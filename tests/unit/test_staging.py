@@ -1,13 +1,18 @@
 """The order of things between a GPU's copies and the network, with streams and events that only record."""
 
 import threading
+from concurrent.futures import Future
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from byteps.torch import tensors  # noqa: E402
+from byteps.torch.device import GROUP  # noqa: E402
 from byteps.torch.staging import Stager  # noqa: E402
+from byteps.wire import Op, TensorSpec  # noqa: E402
 
 PATIENCE = 20.0
 
@@ -97,3 +102,46 @@ def test_copies_are_submitted_in_their_order_and_a_failure_is_whose_it_is(device
         futures[1].result(timeout=PATIENCE)
     assert submitted == [0, 2, 3]
     assert device.log.count("a side stream is made") == 1
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    @property
+    def device(self):
+        return torch.device("cuda", 0)
+
+
+def test_with_several_gpus_on_a_machine_sums_go_their_way_and_copies_do_not(monkeypatch):
+    log, over = [], Future()
+
+    class Gpu:
+        def begin(self, spec, source, result, priority):
+            log.append((spec.name, priority))
+            return SimpleNamespace(over=over, wait=lambda: log.append("waited"))
+
+    class Staged(Exception):
+        pass
+
+    def stager():
+        raise Staged
+
+    session = SimpleNamespace(plugins={GROUP: object(), "gpu": Gpu()}, poll=lambda handle: handle.pending is None)
+    session.finish = lambda handle: log.append("finished")
+    monkeypatch.setattr(tensors, "current", lambda: session)
+    monkeypatch.setattr(tensors, "_stager", stager)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: torch.zeros(3))
+    source = torch.ones(3).as_subclass(OnGpu)
+    spec = TensorSpec(name="gradient", shape=(3,), dtype="float32", op=Op.AVERAGE)
+    handle = tensors.begin(session, spec, source, source, 7)
+    assert not tensors.poll(handle)
+    over.set_result(None)
+    assert tensors.poll(handle)
+    assert tensors.synchronize(handle) is source
+    assert log == [("gradient", 7), "waited", "finished"]
+    copy = TensorSpec(name="weights", shape=(3,), dtype="float32", op=Op.COPY)
+    with pytest.raises(Staged):
+        tensors.begin(session, copy, source, source)
+    session.plugins = {}
+    with pytest.raises(Staged):
+        tensors.begin(session, spec, source, source)
