@@ -32,6 +32,8 @@ from byteps.wire import Op, TensorSpec
 
 _LOOPBACK = "127.0.0.1"
 _LOOK_SECONDS = 0.5
+# A store serves while it lives; in a forked child its end would wait for a thread that is not there.
+_serving: list[Store] = []
 _NARROW = ("uint8", "int32")
 
 
@@ -73,7 +75,6 @@ class GroupHost:
         self._specs: dict[str, tuple[TensorSpec, int, int]] = {}  # by name: with its slots and priority
         self._local: LocalDevice | None = None
         self._early: list[Turn] = []  # before there is one
-        self._store: Store = None
         self._port: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="gpu host", daemon=True).start()
@@ -86,8 +87,7 @@ class GroupHost:
         if self.rank == 0:
             listener = socket.create_server((_LOOPBACK, 0))  # the store's own would listen on every interface
             port = listener.getsockname()[1]
-            # serves while it lives
-            self._store = TCPStore(
+            store = TCPStore(
                 _LOOPBACK,
                 port,
                 None,
@@ -97,8 +97,9 @@ class GroupHost:
                 master_listen_fd=listener.detach(),
                 use_libuv=False,  # takes over no listener before torch 2.8
             )
-            self._group.tell(msgspec.msgpack.encode(self._store.port))
-            return self._store
+            _serving.append(store)
+            self._group.tell(msgspec.msgpack.encode(store.port))
+            return store
         try:
             port = self._port.get(timeout=self._start_seconds)
         except queue.Empty:
