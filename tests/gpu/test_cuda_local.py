@@ -82,6 +82,25 @@ print("right")
 """
 
 
+JOB = """
+import torch, byteps.torch as bps
+bps.init()
+torch.cuda.set_device(bps.local_rank())
+rank, size = bps.rank(), bps.size()
+for number in range(10):
+    for length in (5, 1000, 3_000_001):
+        tensor = torch.arange(length, device="cuda", dtype=torch.float32).remainder(1000) + rank + number
+        expected = torch.arange(length, device="cuda").remainder(1000) * size + sum(range(size)) + number * size
+        result = bps.push_pull(tensor, f"out {length}", op="sum")
+        assert torch.equal(result, expected.float()), (number, length)
+        bps.push_pull_inplace(tensor, name=f"in {length}", op="sum")
+        assert torch.equal(tensor, expected.float()), (number, length)
+weights = bps.broadcast(torch.full((3,), float(rank), device="cuda"), 0, name="weights")
+assert weights.tolist() == [0.0] * 3
+print("right", flush=True)
+"""
+
+
 def run(*command: str) -> str:
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -106,3 +125,11 @@ def test_the_benchmark_s_program_sums_right_on_one_gpu() -> None:
 def test_gpus_add_up_by_nccl() -> None:
     for ranks in sorted({2, GPUS}):
         assert program(ranks)["max_error"] == 0
+
+
+@two
+@pytest.mark.parametrize("switch", ["", "1"], ids=["NCCL alone", "a slot for each GPU"])
+def test_a_job_on_all_gpus_of_a_machine(monkeypatch, switch: str) -> None:
+    monkeypatch.setenv("BYTEPS_PCIE_SWITCH_SIZE", switch)
+    numbers = ("--workers", str(GPUS), "--servers", "0", "--local-size", str(GPUS))
+    assert run("-m", "byteps", "launch", *numbers, "--", sys.executable, "-c", JOB).count("right") == GPUS
