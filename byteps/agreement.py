@@ -7,12 +7,14 @@ later an error, and an error at once if a missing rank has left. Pure: no I/O, n
 
 from collections.abc import Collection, Sequence
 
+from byteps.local_layout import ranks_of
 from byteps.membership import join
 from byteps.settings import Settings
 from byteps.table import TensorTable
 from byteps.wire import Op, TensorEntry, TensorSpec
 
 _NAMES_SHOWN = 5
+_FRESH_SECONDS = 5.0  # the workers of a machine say once a second for whom they wait
 
 
 class Disagreement(Exception):
@@ -27,15 +29,20 @@ class Disagreement(Exception):
 class Agreement:
     """The tensor table, the barrier under way, and who waits for whom."""
 
-    def __init__(self, settings: Settings, table: TensorTable) -> None:
+    def __init__(self, settings: Settings, table: TensorTable, local_size: int = 1) -> None:
+        """`local_size` workers of each machine are summed there."""
         self._settings = settings
         self._table = table
-        self._ranks = range(settings.num_workers)
+        self._local_size = local_size
+        self._ranks = range(settings.num_workers * local_size)
         self._first_rank: dict[str, int] = {}  # who declared a tensor first
         self._declared: dict[int, dict[str, TensorSpec]] = {}  # at the barrier, by rank
         self._barrier_since = 0.0
         self._left: set[int] = set()
         self._warned: dict[str, float] = {}  # for how many seconds something had stalled when its last line was printed
+        self._inside: dict[
+            tuple[str, int], tuple[float, frozenset[int]]
+        ] = {}  # by tensor and machine: when, who is ready
 
     # ---- tensors ----
 
@@ -90,14 +97,34 @@ class Agreement:
         self._left.add(rank)
         self._check_left("declare()", self._ranks, self._declared)
 
-    def waiting(self, number: int, seconds: float, ready: Collection[int]) -> str:
-        """A summation service waits for contributions to a tensor; the line to print about it, if one is due."""
+    def waiting(self, number: int, seconds: float, ready: Collection[int], now: float = 0.0) -> str:
+        """A summation service waits for some machines' contributions to a tensor; the line to print about it, if one is
+        due."""
         if not 0 <= number < len(self._table.names):
             return ""  # a worker's verdict on a stray key is on its way
         name = self._table.names[number]
-        spec = self._table.entries[name].spec
-        ranks = spec.members or self._ranks
-        if spec.op is not Op.ADD:  # who leaves holds nobody back, which the service may not know yet
+        machines = self._table.entries[name].spec.members or range(self._settings.num_workers)
+        return self._wait(name, machines, seconds, set(ready), now)
+
+    def waiting_inside(self, name: str, machine: int, seconds: float, ready: Collection[int], now: float) -> str:
+        """The same of a machine that waits for some of its workers; `ready` are ranks."""
+        if name not in self._table.entries:
+            return ""
+        self._inside[name, machine] = now, frozenset(ready)
+        machines = [one for one in range(self._settings.num_workers) if self._fresh(name, one, now)]
+        return self._wait(name, machines, seconds, set(), now)
+
+    def _fresh(self, name: str, machine: int, now: float) -> Collection[int]:
+        """Who is ready on a machine that waits for others of its own, as it has said just now."""
+        said, ready = self._inside.get((name, machine), (0.0, frozenset()))
+        return ready if ready and now - said < _FRESH_SECONDS else ()
+
+    def _wait(self, name: str, machines: Sequence[int], seconds: float, done: Collection[int], now: float) -> str:
+        """Some of these machines are done; of the others those workers are ready of which we know."""
+        ranks, ready = ranks_of(machines, self._local_size), set(ranks_of(sorted(done), self._local_size))
+        for machine in machines:
+            ready.update(self._fresh(name, machine, now))
+        if self._table.entries[name].spec.op is not Op.ADD:  # who leaves holds nobody back
             self._check_left(f"tensor {name!r}", ranks, ready)
         return self._stall(f"tensor {name!r}", ranks, seconds, ready)
 

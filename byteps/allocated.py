@@ -26,18 +26,28 @@ def place(settings: Settings, allocation: Allocation, servers: int) -> Settings:
             "of which at least 1 has to be a worker"
         )
     default = Settings()
+    each = allocation.local_size
+    # The workers of a node are summed there if all nodes have as many.
+    together = settings.local_reduction and each > 1 and allocation.size % each == workers % each == 0
+    if together and allocation.rank != allocation.node * each + allocation.local_rank:
+        raise BytePSError(
+            f"{allocation.source} has rank {allocation.rank} as number {allocation.local_rank} of node "
+            f"{allocation.node}, {each} processes each; the workers of a node are summed together, which takes ranks "
+            "in the order of nodes (srun --distribution=block), or BYTEPS_LOCAL_REDUCTION=0"
+        )
     settings = replace(
         settings,
-        num_workers=workers,
+        num_workers=workers // each if together else workers,
         num_servers=servers,
         root_host=settings.root_host if settings.root_host != default.root_host else allocation.conductor,
         root_port=settings.root_port if settings.root_port != default.root_port else allocation.port,
         local_rank=allocation.local_rank,
         local_size=allocation.local_size,
+        local_reduction=together,
     )
     if allocation.rank >= workers:
         return replace(settings, role="server", server_id=allocation.rank - workers)
-    return replace(settings, role="worker", worker_id=allocation.rank)
+    return replace(settings, role="worker", worker_id=allocation.rank // each if together else allocation.rank)
 
 
 def launch_allocated(settings: Settings, allocation: Allocation, servers: int, command: Sequence[str]) -> int:

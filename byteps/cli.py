@@ -35,6 +35,7 @@ def launch(
     command: Annotated[list[str] | None, typer.Argument(help="The training program, after --.")] = None,
     workers: Annotated[int, typer.Option(help="Start a local job with this many workers.")] = 0,
     servers: Annotated[int, typer.Option(help="CPU machines of the job; 0: workers sum among themselves.")] = 0,
+    local_size: Annotated[int, typer.Option(help="With --workers: so many are one machine and summed there.")] = 1,
     trace: Annotated[str, typer.Option(help="File for a trace, to open in ui.perfetto.dev.")] = "",
     trace_steps: Annotated[str, typer.Option(help="Steps to trace, such as 10:20; default: the first 20.")] = "",
 ) -> None:
@@ -42,6 +43,7 @@ def launch(
     Under srun and torchrun neither is needed.
 
     Local:        byteps launch --workers 4 --servers 2 -- python train.py
+                  (with --local-size 2: two machines of two workers each)
 
     Distributed:  on each machine, set DMLC_ROLE (scheduler, server or worker), DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT,
     DMLC_NUM_WORKER, DMLC_NUM_SERVER, BYTEPS_JOB_SECRET, and on workers DMLC_WORKER_ID; then
@@ -61,8 +63,21 @@ def launch(
         raise BytePSError("say --workers N for a local job, or set DMLC_ROLE and the other variables; see --help")
     if not command and (local or settings.role == "worker"):
         raise BytePSError("no program given; put it after --, as in: byteps launch --workers 4 -- python train.py")
+    if local_size < 1 or workers % local_size or (local_size > 1 and not local):
+        raise BytePSError(
+            f"--local-size {local_size} with --workers {workers}: use a number that divides the workers; on a cluster, "
+            "set BYTEPS_LOCAL_SIZE on every worker machine instead"
+        )
     if local:
-        code = launch_local(replace(settings, num_workers=workers, num_servers=servers), command)
+        settings = replace(
+            settings,
+            num_workers=workers // local_size,
+            num_servers=servers,
+            local_rank=0,
+            local_size=local_size,
+            local_reduction=local_size > 1,
+        )
+        code = launch_local(settings, command)
     elif allocation is not None:
         code = launch_allocated(settings, allocation, servers or settings.num_servers, command)
     else:
@@ -90,7 +105,7 @@ def bench(
     settings = settings_from_environment()
     if "DMLC_NUM_WORKER" not in os.environ:
         typer.echo("# not in a job: 1 worker and 1 server here; see `byteps bench --help` for more of them")
-        settings = replace(settings, num_workers=1, num_servers=1, force_distributed=True)
+        settings = replace(settings, num_workers=1, num_servers=1, force_distributed=True, local_reduction=False)
         words = ["--min", least, "--max", greatest, "--factor", str(factor), "--iterations", str(iterations)]
         raise typer.Exit(launch_local(settings, [sys.executable, "-m", "byteps", "bench", *words]))
     from byteps import bench as benchmark  # numpy, which `launch` does without

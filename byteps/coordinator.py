@@ -163,7 +163,8 @@ class Coordinator:
             if member_id not in self.membership.members:
                 yield Refuse(member_id, Failed(kind="start", text=refusal.text))
             if refusal.final:
-                self.awaited = self.settings.num_workers + self.settings.num_servers - len(self.membership.members) - 1
+                expected = self.membership.size + self.settings.num_servers
+                self.awaited = expected - len(self.membership.members) - 1
                 yield from self._fail("start", refusal.text)
 
     def _advance(self) -> Iterator[Step]:
@@ -189,10 +190,15 @@ class Coordinator:
                 placement=self.settings.placement,
                 nic_bytes_per_s=membership.slowest_bytes_per_s(),
             )
-            self._agreement = Agreement(self.settings, table)
+            self._agreement = Agreement(self.settings, table, membership.local_size)
             for member in membership.members.values():
-                rank = member.rank if member.register.role == "worker" else -1
-                plan = Plan(rank=rank, num_workers=self.settings.num_workers, services=services, job=self.job)
+                plan = Plan(
+                    rank=member.rank if member.register.role == "worker" else -1,
+                    num_workers=self.settings.num_workers,
+                    local_size=membership.local_size,
+                    services=() if member.register.local_rank else services,
+                    job=self.job,
+                )
                 yield Send(member.id, plan)
 
     # ---- members' messages ----
@@ -203,20 +209,24 @@ class Coordinator:
                 pass
             case Ready():
                 member.ready = True
-                if self.membership.phase == "connecting" and all(worker.ready for worker in self.membership.workers):
+                if self.membership.phase == "connecting" and all(worker.ready for worker in self.membership.everyone):
                     self.membership.phase = "running"
                     yield from self._everybody(Go())
             case Declare(specs=specs, barrier=barrier) if self._agreement is not None:
                 if barrier:
-                    entries = self._agreement.arrive(member.rank, specs, now)
+                    entries = self._agreement.arrive(member.worker, specs, now)
                     if entries is not None:
                         yield from self._workers(Table(entries=entries, barrier=True))
-                elif entries := self._agreement.declare(member.rank, specs):
+                elif entries := self._agreement.declare(member.worker, specs):
                     yield from self._workers(Table(entries=entries, barrier=False))
+                    if member.register.local_rank:
+                        yield Send(member.id, Table(entries=(), barrier=False))
                 else:  # nothing new: the declarer still waits for an answer before it sends its next batch
                     yield Send(member.id, Table(entries=(), barrier=False))
+            case Waiting(name=name, seconds=seconds, ready=ready) if self._agreement is not None and name:
+                yield from self._notice(self._agreement.waiting_inside(name, member.rank, seconds, ready, now))
             case Waiting(number=number, seconds=seconds, ready=ready) if self._agreement is not None:
-                yield from self._notice(self._agreement.waiting(number, seconds, ready))
+                yield from self._notice(self._agreement.waiting(number, seconds, ready, now))
             case Lost(peer=peer):
                 if not any(other.left for other in self.membership.members.values() if other.name == peer):
                     yield from self._fail("peer_lost", f"lost {peer}: it left {member.name} without goodbye")
@@ -236,11 +246,11 @@ class Coordinator:
             yield from self._fail("start", f"{member.name} left before the job started")
         elif member.register.role == "worker" and self._agreement is not None:
             member.left = True
-            self._agreement.leave(member.rank)
+            self._agreement.leave(member.worker)
             for other in self.membership.members.values():
-                if other.register.role != "worker":
+                if other.register.role != "worker" and not member.register.local_rank:
                     yield Send(other.id, Departed(rank=member.rank))
-            if all(worker.left for worker in self.membership.workers):
+            if all(worker.left for worker in self.membership.everyone):
                 self.finished = True
                 yield from self._everybody(Finish())
                 yield Exit(0)
@@ -255,8 +265,12 @@ class Coordinator:
     def _everybody(self, message: Message) -> Iterator[Step]:
         yield from _send(self.membership.members.values(), message)
 
-    def _workers(self, message: Message) -> Iterator[Step]:
-        yield from _send(self.membership.workers, message)
+    def _workers(self, table: Table) -> Iterator[Step]:
+        """Who sends no gradients need not know where they go."""
+        yield from _send(self.membership.workers, table)
+        if table.barrier:
+            others = (member for member in self.membership.everyone if member.register.local_rank)
+            yield from _send(others, Table(entries=(), barrier=True))
 
     def _fail(self, kind: str, text: str) -> Iterator[Step]:
         """The job is over.  The first cause stands; what follows from it is not news."""

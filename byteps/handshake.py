@@ -84,7 +84,7 @@ def connect(
         sock.settimeout(max(min(HANDSHAKE_SECONDS, deadline - time.monotonic()), 0.1))
         try:
             sock.connect(address)
-            _prove_as_client(sock, secret)
+            prove_as_client(sock, secret)
             return sock
         except NotAuthenticated as error:
             sock.close()
@@ -116,7 +116,7 @@ def _proof(secret: bytes, side: bytes, *nonces: bytes) -> bytes:
     return hmac.digest(secret, side + b"".join(nonces), hashlib.sha256)
 
 
-def _prove_as_client(sock: socket.socket, secret: bytes) -> None:
+def prove_as_client(sock: socket.socket, secret: bytes) -> None:
     """HMAC challenge in both directions, so that neither side talks to a stranger."""
     magic, version, theirs = _GREETING.unpack(_read(sock, _GREETING.size))
     if magic != _MAGIC or version != PROTOCOL_VERSION:

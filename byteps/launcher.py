@@ -200,7 +200,7 @@ class Job:
 
 def torch_environment(settings: Settings) -> dict[str, str]:
     """What torchrun would tell a worker about itself, for scripts that ask; its rank only if it is known beforehand."""
-    variables = {"RANK": settings.worker_id, "WORLD_SIZE": settings.num_workers}
+    variables = {"RANK": settings.rank, "WORLD_SIZE": settings.size}
     variables |= {"LOCAL_RANK": settings.local_rank, "LOCAL_WORLD_SIZE": settings.local_size}
     return {name: str(value) for name, value in variables.items() if value >= 0}
 
@@ -226,7 +226,7 @@ def launch_local(settings: Settings, command: Sequence[str]) -> int:
     )
     settings, _ = follow_plan(settings)  # the scheduler follows it again: here for errors before anything starts
     if settings.trace:
-        trace.prepare_files(Path(settings.trace), settings.num_workers)
+        trace.prepare_files(Path(settings.trace), settings.size)
     job = Job()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a worker may print what this terminal's encoding has not
@@ -243,11 +243,11 @@ def launch_local(settings: Settings, command: Sequence[str]) -> int:
             scheduler = replace(settings, role="scheduler").to_environment()
             job.start("scheduler", [*role, str(listener.fileno())], scheduler, pass_fds=[listener.fileno()])
             listener.close()
-            for number in range(settings.num_servers):
+            for number in range(settings.num_servers if settings.networked else 0):
                 server = replace(settings, role="server", server_id=number).to_environment()
                 job.start(f"server {number}", role, server)
-        for rank in range(settings.num_workers):
-            worker = replace(settings, worker_id=rank, local_rank=rank, local_size=settings.num_workers)
+        for rank in range(settings.size):
+            worker = _local_worker(settings, rank)
             job.start(f"worker {rank}", command, worker.to_environment() | torch_environment(worker))
         return job.run()
     except OSError as error:
@@ -260,15 +260,58 @@ def launch_local(settings: Settings, command: Sequence[str]) -> int:
         job.close()
         if settings.trace:
             with contextlib.suppress(OSError):  # a full disk; the workers' own files are as good
-                trace.join_files(Path(settings.trace), settings.num_workers)
+                trace.join_files(Path(settings.trace), settings.size)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _local_worker(settings: Settings, rank: int) -> Settings:
+    """One worker of a local job: of a machine that it emulates, or else for itself."""
+    size = settings.workers_per_machine
+    if size > 1:
+        return replace(settings, worker_id=rank // size, local_rank=rank % size)
+    return replace(settings, worker_id=rank, local_rank=rank, local_size=settings.num_workers, local_reduction=False)
+
+
+def launch_machine(settings: Settings, command: Sequence[str]) -> int:
+    """All workers of this machine, which are summed here (BYTEPS_LOCAL_SIZE), as child processes; the exit code."""
+    if settings.worker_id < 0:
+        raise SettingsError(
+            f"BYTEPS_LOCAL_SIZE={settings.local_size} workers of this machine are to be summed together; set "
+            f"DMLC_WORKER_ID to the machine's number, 0 to {settings.num_workers - 1}"
+        )
+    job = Job()
+
+    def interrupted(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupted) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        for local_rank in range(settings.local_size):
+            worker = replace(settings, local_rank=local_rank)
+            job.start(f"worker {worker.rank}", command, worker.to_environment() | torch_environment(worker))
+        return job.run()
+    except OSError as error:
+        print(f"byteps launch: cannot start {error.filename!r}: {error.strerror}", file=sys.stderr)
+        return 127
+    except KeyboardInterrupt:
+        print("byteps launch: interrupted; ending the workers of this machine", file=sys.stderr, flush=True)
+        return 130
+    finally:
+        job.close()
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def launch_role(settings: Settings, command: Sequence[str]) -> int:
-    """This machine's role of a distributed job, as DMLC_ROLE says; a worker's command replaces this process."""
+    """This machine's role of a distributed job, as DMLC_ROLE says; a worker's command replaces this process.
+
+    Several workers per machine are started here, unless somebody has started them and says which one this is.
+    """
     if settings.role != "worker":
         os.execv(sys.executable, [sys.executable, "-m", "byteps.role"])
+    if settings.workers_per_machine > 1 and not os.environ.get("BYTEPS_LOCAL_RANK", "").strip():
+        return launch_machine(settings, command) if settings.networked else launch_local(settings, command)
     try:
         os.execvpe(command[0], list(command), torch_environment(settings) | os.environ)
     except OSError as error:

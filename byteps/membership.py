@@ -3,7 +3,11 @@
 A job gathers its workers and server machines; then workers whose machine has a share start their own summation
 services; then the plan goes out and everybody connects.  A newcomer whose world size or version differs is a sign
 that the job is misconfigured, so until the plan is out it ends the job everywhere; afterwards, and when it is merely
-one too many, only the newcomer is refused. Pure: no I/O, no clock, no randomness.
+one too many, only the newcomer is refused.
+
+Where several workers of a machine are summed there, all of them register; the first of each machine stands for it in
+everything that has to do with gradients.  Machines are numbered, and workers ranked machine by machine.
+Pure: no I/O, no clock, no randomness.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +47,13 @@ class Member:
 
     @property
     def rank(self) -> int:
+        """Of the machine, or number of the server."""
         return self.register.rank
+
+    @property
+    def worker(self) -> int:
+        """A worker's own rank."""
+        return self.register.rank * self.register.local_size + self.register.local_rank
 
 
 @dataclass(eq=False)
@@ -58,9 +68,29 @@ class Membership:
     shares: Shares | None = None  # known from phase "services" on
 
     @property
+    def everyone(self) -> list[Member]:
+        """All workers, by rank; those without one yet come first, in order of arrival."""
+        return sorted((m for m in self.members.values() if m.register.role == "worker"), key=lambda m: m.worker)
+
+    @property
     def workers(self) -> list[Member]:
-        """By rank; those without one yet come first, in order of arrival."""
-        return sorted((m for m in self.members.values() if m.register.role == "worker"), key=lambda m: m.rank)
+        """One per machine, by rank: the worker that sends gradients."""
+        return [worker for worker in self.everyone if worker.register.local_rank == 0]
+
+    @property
+    def local_size(self) -> int:
+        """Workers that are summed on each machine, as the first of them said."""
+        return next((m.register.local_size for m in self.members.values() if m.register.role == "worker"), 1)
+
+    @property
+    def size(self) -> int:
+        """The number of workers, once the first has registered."""
+        return self.settings.num_workers * self.local_size
+
+    @property
+    def networked(self) -> bool:
+        """Whether there are summation services."""
+        return self.settings.networked
 
     # ---- registration ----
 
@@ -97,25 +127,45 @@ class Membership:
             )
 
     def _admit_worker(self, host: str, register: Register) -> str:
-        workers = self.workers
+        workers = self.everyone
+        rank = register.rank * register.local_size + register.local_rank
         if self.phase == "gathering":
+            self._check_local_size(host, register)
             for other in workers:
-                if register.rank >= 0 and other.rank == register.rank:
+                if register.rank >= 0 and other.worker == rank:
+                    own = "DMLC_WORKER_ID" if register.local_size == 1 else "DMLC_WORKER_ID and BYTEPS_LOCAL_RANK"
                     raise Refusal(
-                        f"two workers claim rank {register.rank}, one at {other.host} and one at {host}; "
-                        "give each its own DMLC_WORKER_ID",
+                        f"two workers claim rank {rank}, one at {other.host} and one at {host}; "
+                        f"give each its own {own}",
                         final=True,
                     )
-        if self.phase != "gathering" or len(workers) == self.settings.num_workers:
+        if self.phase != "gathering" or len(workers) == self.size:
             raise Refusal(f"a worker at {host} is one too many: all {len(workers)} are there already", final=False)
         if not -1 <= register.rank < self.settings.num_workers:
             raise Refusal(f"rank {register.rank} at {host} is not below {self.settings.num_workers}", final=False)
-        return f"worker {register.rank}" if register.rank >= 0 else f"worker at {host}"
+        return f"worker {rank}" if register.rank >= 0 else f"worker at {host}"
+
+    def _check_local_size(self, host: str, register: Register) -> None:
+        """An average over machines is one over workers only if each machine has as many."""
+        first = next(iter(self.everyone), None)
+        if first is not None and first.register.local_size != register.local_size:
+            raise Refusal(
+                f"a worker at {host} is one of {register.local_size} of its machine, one at {first.host} one of "
+                f"{first.register.local_size}; give every machine as many (BYTEPS_LOCAL_SIZE), or start all with "
+                "BYTEPS_LOCAL_REDUCTION=0",
+                final=True,
+            )
+        if register.local_size > 1 and register.rank < 0:
+            raise Refusal(
+                f"a worker at {host} is one of {register.local_size} of its machine and does not say which machine "
+                "that is; set DMLC_WORKER_ID to its number",
+                final=True,
+            )
 
     def _admit_server(self, host: str, register: Register) -> str:
         machines = self._server_machines()
         known = machines.get(register.machine, [])
-        if not known and (self.phase != "gathering" or len(machines) == self.settings.num_servers):
+        if not known and (self.phase != "gathering" or len(machines) == self._num_servers):
             raise Refusal(f"a server at {host} is one too many: all {len(machines)} are there already", final=False)
         if any(other.register.process == register.process for other in known) or self.phase != "gathering":
             raise Refusal(f"a server at {host} registers twice", final=False)
@@ -129,7 +179,7 @@ class Membership:
         return f"server {register.rank}" if register.rank >= 0 else f"server at {host}"
 
     def _admit_service(self, host: str, register: Register) -> str:
-        name = f"summation service of worker {register.rank}"
+        name = f"summation service of worker {register.rank * self.local_size}"
         wanted = self.phase == "services" and any(w.rank == register.rank and self.has_share(w) for w in self.workers)
         if not wanted or any(m.register.process == register.process for m in self._own_services(register.rank)):
             raise Refusal(f"a {name} at {host} is one too many", final=False)
@@ -140,11 +190,11 @@ class Membership:
     def gathered(self) -> bool:
         """Whether all workers and all processes of all servers are here."""
         machines = self._server_machines().values()
-        return (
-            len(self.workers) == self.settings.num_workers
-            and len(machines) == self.settings.num_servers
-            and all(map(_complete, machines))
-        )
+        return len(self.everyone) == self.size and len(machines) == self._num_servers and all(map(_complete, machines))
+
+    @property
+    def _num_servers(self) -> int:
+        return self.settings.num_servers if self.networked else 0
 
     def settle(self) -> None:
         """Give ranks and numbers to those that asked for none, and shares to all machines."""
@@ -158,7 +208,7 @@ class Membership:
 
     def has_share(self, worker: Member) -> bool:
         """Whether this worker's machine runs a summation service."""
-        return self.shares is not None and self.shares.gpu[worker.rank] > 0
+        return self.networked and self.shares is not None and self.shares.gpu[worker.rank] > 0
 
     def services_complete(self) -> bool:
         return all(_complete(self._own_services(w.rank)) for w in self.workers if self.has_share(w))
@@ -167,20 +217,20 @@ class Membership:
         """What the start waits for, in words."""
         workers = self.workers
         if self.phase == "gathering":
-            return self._missing_roles(workers)
+            return self._missing_roles(self.everyone)
         if self.phase == "services":
-            late = [w.rank for w in workers if self.has_share(w) and not _complete(self._own_services(w.rank))]
+            late = [w.worker for w in workers if self.has_share(w) and not _complete(self._own_services(w.rank))]
             return f"the summation service of worker {join(late)} has not registered yet"
-        late = [worker.rank for worker in workers if not worker.ready]
+        late = [worker.worker for worker in self.everyone if not worker.ready]
         return f"worker {join(late)} is not connected to every summation service yet (firewall, or wrong interface?)"
 
     def _missing_roles(self, workers: list[Member]) -> str:
-        n, k = self.settings.num_workers, self.settings.num_servers
+        n, k = self.size, self._num_servers
         servers = sum(map(_complete, self._server_machines().values()))
         text = f"{len(workers)} of {n} workers and {servers} of {k} servers registered"
         if len(workers) < n:
             anonymous = any(worker.rank < 0 for worker in workers)
-            wanted = sorted(set(range(n)) - {worker.rank for worker in workers})
+            wanted = sorted(set(range(n)) - {worker.worker for worker in workers})
             text += f", missing {n - len(workers)} worker(s)" if anonymous else f", missing rank {join(wanted)}"
         if servers < k:
             text += f", missing {k - servers} server(s)"
@@ -201,7 +251,7 @@ class Membership:
             processes.append(max(len(members), 1))
             worker = index if index < len(self.workers) else -1
             if not members:
-                name = f"summation service of worker {index}"
+                name = f"summation service of worker {index * self.local_size}"
                 services.append(ServiceInfo(name=name, address="", share=0.0, worker=worker))
             for member in members:
                 address, part = member.register.address, share / len(members)

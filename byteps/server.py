@@ -116,9 +116,13 @@ class ServiceProcess:
             self._service.serve(rank, connection)
         except ConnectionLost:
             if not self._link.finished.is_set() and rank not in self._service._departed:
-                self._link.send(wire.Lost(peer=f"worker {rank}"))
+                self._link.send(wire.Lost(peer=self._name(rank)))
         except ProtocolError as error:
-            self._link.send(wire.Violation(text=f"{self._who} refused a frame of worker {rank}: {error}"))
+            self._link.send(wire.Violation(text=f"{self._who} refused a frame of {self._name(rank)}: {error}"))
+
+    def _name(self, machine: int) -> str:
+        """The worker that sends what a machine contributes."""
+        return f"worker {machine * (self._plan.local_size if self._plan is not None else 1)}"
 
 
 def num_processes(settings: Settings) -> int:
@@ -138,8 +142,8 @@ def service_command(*, rank: int, process: int, processes: int, machine: str, fd
 
 def run_server(settings: Settings) -> int:
     """The server role of a CPU machine: one process, or several; the exit code."""
-    if not settings.distributed:
-        log("server", "one worker needs no server (BYTEPS_FORCE_DISTRIBUTED=1 forces the use of one); done")
+    if not settings.networked:
+        log("server", "one machine needs no server (BYTEPS_FORCE_DISTRIBUTED=1 forces the use of one); done")
         return 0
     processes = num_processes(settings)
     machine = secrets.token_hex(8)  # containers may share a host's name and a process id

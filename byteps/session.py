@@ -12,15 +12,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from byteps.communication import Pending
 from byteps.errors import BytePSError, StartError
 from byteps.launcher import settings_from_environment
+from byteps.local_worker import LocalWorker, Participant
 from byteps.settings import Settings
 from byteps.trace import Trace
 from byteps.wire import DTYPES, Op, TensorSpec
 from byteps.worker import Worker
+
+LOCAL_GROUP: Final = "local group"
+"""Among a session's plugins: the group of its machine's workers, if they are summed together."""
 
 
 @dataclass(slots=True)
@@ -40,9 +44,11 @@ class Session:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.worker = Worker(settings) if settings.distributed else None
+        self.worker = _join(settings) if settings.distributed else None
         self.trace = Trace(Path(settings.trace), self.rank, settings.trace_steps) if settings.trace else None
         self.plugins: dict[str, Any] = {}  # what a framework's API keeps for as long as the job lasts
+        if isinstance(self.worker, LocalWorker):
+            self.plugins[LOCAL_GROUP] = self.worker.group  # for GPUs, which fill its slots themselves
         self.closing: list[Callable[[], None]] = []  # what it still has to do before the job is left in order
         self._unnamed: Counter[str] = Counter()
 
@@ -98,6 +104,11 @@ class Session:
     def _release_name(self, name: str) -> None:
         if name.startswith("unnamed/"):
             self._unnamed[name.rpartition("/")[0]] -= 1
+
+
+def _join(settings: Settings) -> Participant:
+    """The job, alone on a machine of the network's or as one of several workers that are summed there."""
+    return Worker(settings) if settings.workers_per_machine == 1 else LocalWorker(settings)
 
 
 _session: Session | None = None
@@ -192,7 +203,7 @@ def rank() -> int:
 
 def size() -> int:
     """The number of workers."""
-    return current().settings.num_workers
+    return current().settings.size
 
 
 def local_rank() -> int:

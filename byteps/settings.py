@@ -140,6 +140,8 @@ class Settings:
     interface: str = field(default="", metadata=_from("DMLC_INTERFACE", _text))
     local_rank: int = field(default=0, metadata=_from("BYTEPS_LOCAL_RANK", _count))
     local_size: int = field(default=1, metadata=_from("BYTEPS_LOCAL_SIZE", _count))
+    # Whether the workers of a machine are summed there, and count as one of num_workers; else the two above only inform
+    local_reduction: bool = field(default=True, metadata=_from("BYTEPS_LOCAL_REDUCTION", _flag))
     # GPUs of this machine: its description, a preset or a file; default: not known
     machine: str = field(default="", metadata=_from("BYTEPS_MACHINE", _text))
     # Local ranks that exchange gradients with the host for all ("": what suits the machine); workers per PCIe switch
@@ -204,8 +206,32 @@ class Settings:
             )
 
     @property
+    def workers_per_machine(self) -> int:
+        """That are summed there before the network sees them."""
+        return max(self.local_size, 1) if self.local_reduction else 1
+
+    @property
+    def size(self) -> int:
+        """All workers; `num_workers` are those that the network sees, the machines."""
+        return self.num_workers * self.workers_per_machine
+
+    @property
+    def rank(self) -> int:
+        """Among all workers; -1 if the scheduler chooses."""
+        return self.worker_id if self.workers_per_machine == 1 else self.rank_of(self.local_rank)
+
+    def rank_of(self, local_rank: int) -> int:
+        """The rank of one of this machine's workers."""
+        return self.worker_id * self.workers_per_machine + local_rank if self.worker_id >= 0 else -1
+
+    @property
     def distributed(self) -> bool:
         """One worker alone is the identity and contacts nobody, unless forced."""
+        return self.size > 1 or self.force_distributed
+
+    @property
+    def networked(self) -> bool:
+        """Whether there are summation services: not for the workers of a single machine."""
         return self.num_workers > 1 or self.force_distributed
 
     @property

@@ -142,11 +142,13 @@ class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 class Register(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """First message on a control connection."""
 
-    role: str  # "worker" | "server" | "service" (the summation service of a worker)
+    role: str  # "worker" | "server" | "service" (the summation service of a worker's machine)
     num_workers: int
     num_servers: int
     version: str
-    rank: int = -1  # worker: the wanted rank or -1; service: its worker's rank; server: the wanted number or -1
+    rank: int = -1  # worker: the wanted machine or -1; service: its machine; server: the wanted number or -1
+    local_rank: int = 0  # worker: which of those of its machine; 0 alone sends gradients
+    local_size: int = 1  # worker: how many of a machine are summed there
     machine: str = ""  # the same for all processes of one server machine
     process: int = 0  # which of `processes` summation processes of that machine this is
     processes: int = 1
@@ -173,9 +175,13 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A summation service waits for contributions: tensor number, seconds so far, ranks that have contributed."""
+    """A summation service waits for contributions: tensor number, seconds so far, machines that have contributed.
 
-    number: int
+    From a worker: inside its machine, with the tensor's name and the ranks that have contributed there.
+    """
+
+    number: int = -1
+    name: str = ""
     seconds: float
     ready: tuple[int, ...]
 
@@ -201,16 +207,17 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartServices(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """To a worker: you are `rank`; start the summation service of your machine, it has a share."""
+    """To a worker: your machine is `rank`; start its summation service, it has a share."""
 
     rank: int
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The job: who you are, and all summation services in placement order."""
+    """The job: which machine you are, and all summation services in placement order."""
 
     rank: int
-    num_workers: int
+    num_workers: int  # machines
+    local_size: int = 1  # workers of each, summed there
     services: tuple[ServiceInfo, ...]
     job: str
 

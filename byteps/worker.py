@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,12 +48,20 @@ class _Tensor:
 class Worker:
     """One worker of a job, from registration to goodbye."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Joins the job; returns when every worker is connected to every summation service."""
+    def __init__(
+        self,
+        settings: Settings,
+        meet: Callable[["Worker"], None] = lambda worker: None,
+        failed: Callable[[BytePSError], None] = lambda error: None,
+    ) -> None:
+        """Joins the job; returns when every worker is connected to every summation service.
+
+        `meet` is what else this worker has to connect to when it knows the plan; `failed` is told of the job's end.
+        """
         self.settings = settings
-        self.rank = -1
-        self.size = settings.num_workers
-        self._who = "worker" if settings.worker_id < 0 else f"worker {settings.worker_id}"
+        self.rank = -1  # the machine's, as all that travels: this worker's own only if it is alone there
+        self._who = "worker" if settings.rank < 0 else f"worker {settings.rank}"
+        self._failed = failed
         self._lock = threading.Lock()  # guards all that follows down to _outstanding; taken before the service's own
         self._tensors: dict[str, _Tensor] = {}
         self._unregistered: list[TensorSpec] = []
@@ -61,6 +70,7 @@ class Worker:
         self._tuned = False
         self._error: BytePSError | None = None
         self._outstanding = 0
+        self._callbacks: dict[Pending, Callable[[], None]] = {}
         self._communication = CommunicationService(
             credit_bytes=settings.credit_bytes, completed=self._completed, lost=self._lost, violated=self._violated
         )
@@ -78,6 +88,8 @@ class Worker:
             wire.Register(
                 role="worker",
                 rank=settings.worker_id,
+                local_rank=settings.local_rank if settings.workers_per_machine > 1 else 0,
+                local_size=settings.workers_per_machine,
                 num_workers=settings.num_workers,
                 num_servers=settings.num_servers,
                 version=VERSION,
@@ -87,6 +99,7 @@ class Worker:
         )
         self._wait(self._planned, "the plan from the scheduler")
         self._connect()
+        meet(self)
         self._link.send(wire.Ready())
         self._wait(self._go, "all workers to connect")
 
@@ -94,6 +107,17 @@ class Worker:
     def local_host(self) -> str:
         """The address from which this machine reaches the scheduler."""
         return self._link.local_host
+
+    @property
+    def plan(self) -> wire.Plan:
+        """The job's, once it is known."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def start_deadline(self) -> float:
+        """By which the job has to be together (time.monotonic)."""
+        return self._link.deadline
 
     # ---- joining ----
 
@@ -137,10 +161,10 @@ class Worker:
     def _control(self, message: Message) -> None:
         match message:
             case wire.StartServices(rank=rank):
-                self.rank, self._who = rank, f"worker {rank}"
+                self._place(rank)
                 self._start_services()
             case wire.Plan():
-                self.rank, self._who = message.rank, f"worker {message.rank}"
+                self._place(message.rank)
                 self._plan = message
                 self._planned.set()
             case wire.Go():
@@ -156,6 +180,10 @@ class Worker:
             case wire.Finish():
                 self._link.finished.set()
 
+    def _place(self, machine: int) -> None:
+        self.rank = machine
+        self._who = f"worker {machine if self.settings.rank < 0 else self.settings.rank}"
+
     def _fail(self, error: BytePSError) -> None:
         """The job is over: everything pending and everything later raises this."""
         with self._lock:
@@ -169,6 +197,7 @@ class Worker:
             pending.release()
         for event in (self._planned, self._go, self._barrier):
             event.set()
+        self._failed(error)
 
     def _register(self, entries: tuple[TensorEntry, ...]) -> None:
         with self._lock:
@@ -208,25 +237,50 @@ class Worker:
         if self._error is not None:
             raise self._error
 
+    def announce(self, spec: TensorSpec) -> None:
+        """Register a tensor whose bytes others send, or this worker later."""
+        with self._lock:
+            self._check_open()
+            tensor = self._tensors.get(spec.name)
+            if tensor is None:
+                self._tensors[spec.name] = _Tensor(spec)
+            elif tensor.spec == spec:
+                return
+            self._unregistered.append(spec)
+            self._send_declarations()
+
+    def _check_open(self) -> None:
+        """Raise why nothing can be submitted."""
+        if self._error is not None:
+            raise self._error
+        if self._leaving:
+            raise BytePSError("push_pull after shutdown(), with which this worker has left its job")
+
     def submit(
-        self, spec: TensorSpec, source: memoryview, target: memoryview, priority: int, timing: Span | None = None
+        self,
+        spec: TensorSpec,
+        source: memoryview,
+        target: memoryview,
+        priority: int,
+        timing: Span | None = None,
+        answered: Callable[[], None] | None = None,
     ) -> Pending:
         """Start one round of a tensor of at least one byte; returns what `wait` takes.
 
-        Source and target may be NOTHING, but somebody must contribute.
+        Source and target may be NOTHING, but somebody must contribute.  `answered` is called, in a thread that receives
+        answers, when the result is there.
         """
         if spec.members and self.rank not in spec.members:
             raise BytePSError(f"tensor {spec.name!r} has {spec.describe()}; this is rank {self.rank}")
         with self._lock:
-            if self._error is not None:
-                raise self._error
-            if self._leaving:
-                raise BytePSError("push_pull after shutdown(), with which this worker has left its job")
+            self._check_open()
             tensor = self._tensors.get(spec.name)
             if tensor is None:
                 tensor = self._tensors[spec.name] = _Tensor(spec)
             self._outstanding += 1
             pending = make_pending()
+            if answered is not None:
+                self._callbacks[pending] = answered
             if tensor.spec == spec:
                 tensor.waiting.append((source, target, priority, timing, pending))
             else:
@@ -257,16 +311,30 @@ class Worker:
         """To be called now and then by a user who polls instead of waiting."""
         self._communication.relax()
 
-    def shutdown(self, error: str = "") -> None:
+    def report(self, name: str, seconds: float, ready: tuple[int, ...]) -> None:
+        """Of the ranks on this machine these have contributed to a tensor, and others have not, for so long."""
+        self._link.send(wire.Waiting(name=name, seconds=seconds, ready=ready))
+
+    def violated(self, text: str) -> None:
+        """The job cannot go on, for this reason."""
+        self._link.send(wire.Violation(text=text))
+
+    @property
+    def is_child(self) -> bool:
+        """Whether this is a forked copy: it holds copies of the sockets, but the job is its parent's."""
+        return os.getpid() != self._pid
+
+    def shutdown(self, error: str = "", outstanding: int = 0) -> None:
         """Goodbye; waits a while for the others, whose last answers this machine's service may still be sending.
 
-        `error` is the exception that ended the program, if one did: then the job is over at once.
+        `error` is the exception that ended the program, if one did: then the job is over at once.  `outstanding` are
+        tensors under way, those here included.
         """
-        if os.getpid() != self._pid:
-            return  # a forked child holds copies of the sockets, but the job is its parent's
+        if self.is_child:
+            return
         with self._lock:
             self._leaving = True
-            outstanding = self._outstanding
+            outstanding = max(self._outstanding, outstanding)
         if self._error is None:
             self._link.send(wire.Goodbye(outstanding=outstanding, error=error))
             if not self._link.finished.wait(_SHUTDOWN_SECONDS) and self._keeps_weights:
@@ -323,10 +391,13 @@ class Worker:
             tensor = self._tensors[transfer.entry.spec.name]
             tensor.active = False
             self._outstanding -= 1
+            answered = self._callbacks.pop(transfer.pending, None)
             more = self._activate(tensor)
         if transfer.timing is not None:
             transfer.timing.answered()
         transfer.pending.release()
+        if answered is not None:
+            answered()
         if more:
             self._communication.pump()
 
@@ -340,9 +411,12 @@ class Worker:
 
     def _lost(self, service: int) -> None:
         """A service's connection ended.  The scheduler knows who died first; without its word, name what we saw."""
+        self.lost(self._service_name(service))
+
+    def lost(self, name: str) -> None:
+        """The same of any peer."""
         if self._leaving or self._link.finished.is_set():
             return
-        name = self._service_name(service)
         self._link.send(wire.Lost(peer=name))
         if not self._link.finished.wait(_VERDICT_SECONDS):
             self._link.fail("peer_lost", f"lost {name}: connection closed without goodbye")

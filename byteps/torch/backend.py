@@ -64,9 +64,9 @@ def _create(options: Any, _: Any) -> Group:
 def _join(rank: int, size: int) -> Session:
     """The job's session, in which this process has the same rank as in torch.distributed."""
     settings = current().settings if is_initialized() else settings_from_environment()
-    if settings.num_workers != size:
+    if settings.size != size:
         raise BytePSError(
-            f"torch.distributed has {size} ranks, the BytePS job {settings.num_workers} workers (DMLC_NUM_WORKER); "
+            f"torch.distributed has {size} ranks, the BytePS job {settings.size} workers (DMLC_NUM_WORKER); "
             f"start the program with 'byteps launch --workers {size}', or tell every rank DMLC_NUM_WORKER={size} and "
             "where the scheduler is (DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT)"
         )
@@ -88,7 +88,7 @@ def _meet(url: str, timeout: timedelta = _TIMEOUT, **_: Any) -> Meeting:
     else:
         init()
         session = current()
-    rank, size = session.rank, session.settings.num_workers
+    rank, size = session.rank, session.settings.size
     address = np.zeros(_ADDRESS_NBYTES, np.uint8)
     if rank == 0:
         host = own_address(session.settings, session.worker.local_host) if session.worker else "127.0.0.1"

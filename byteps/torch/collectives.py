@@ -59,7 +59,7 @@ def not_built() -> bool:
 
 def cross_size() -> int:
     """The number of machines, if all have equally many workers."""
-    return current().settings.num_workers // current().settings.local_size
+    return current().settings.size // current().settings.local_size
 
 
 def cross_rank() -> int:
@@ -240,7 +240,7 @@ def allgather_async_of(tensor: torch.Tensor, name: str | None, counts: list[int]
 def gather_integers(values: Sequence[int]) -> list[list[int]]:
     """Every rank's integers, by rank; all ranks give equally many."""
     session = current()
-    table = torch.zeros(session.settings.num_workers, len(values), dtype=torch.int64)
+    table = torch.zeros(session.settings.size, len(values), dtype=torch.int64)
     table[session.rank] = torch.tensor(values)
     return push_pull(table, op=Sum).tolist()
 

@@ -34,7 +34,7 @@ def ddp_hook(state: str | Coded | None, bucket: GradBucket) -> torch.futures.Fut
     the later buckets, which are sent first where they compete.
     """
     session = current()
-    size = session.settings.num_workers
+    size = session.settings.size
     if dist.get_world_size() != size:
         raise BytePSError(
             f"ddp_hook averages over all {size} workers, but torch.distributed has {dist.get_world_size()} ranks; "

@@ -7,14 +7,12 @@ memory that runs what is queued in every order that streams and events allow.
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from byteps.communication import Pending
 from byteps.device_plan import Collective
 from byteps.errors import BytePSError
 
-GROUP: Final = "local group"
-"""Among a session's plugins: the group of its machine's workers, if they are summed together."""
 Stream = Any  # the device's own; only handed back to it
 Event = Any
 Memory = Any  # flat elements, on the device or pinned in the host; memory[start:end] is a part of the same memory

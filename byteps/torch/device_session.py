@@ -23,8 +23,8 @@ from byteps.communication import Pending
 from byteps.device_plan import DevicePlan, Way, device_plan
 from byteps.errors import BytePSError, StartError
 from byteps.rendezvous import log
-from byteps.session import Session
-from byteps.torch.device import GROUP, Device, Done, Event, Half
+from byteps.session import LOCAL_GROUP, Session
+from byteps.torch.device import Device, Done, Event, Half
 from byteps.torch.device_cuda import CudaDevice, Groups, Store
 from byteps.torch.device_ways import chosen_ways
 from byteps.torch.local_device import LocalDevice, Sum
@@ -279,7 +279,7 @@ def gpu_of(session: Session) -> Gpu:
     """This worker's, made when it is first asked for: by whichever thread has the first gradient."""
     with _making:
         if "gpu" not in session.plugins:
-            gpu = session.plugins["gpu"] = _make(session, session.plugins[GROUP])
+            gpu = session.plugins["gpu"] = _make(session, session.plugins[LOCAL_GROUP])
             session.closing.append(gpu.close)
         made: Gpu = session.plugins["gpu"]
         return made

@@ -68,7 +68,7 @@ class GradientReducer:
         self._average = op == "average"
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
-        self._size = self.session.settings.num_workers
+        self._size = self.session.settings.size
         self._exchange: Handle | None = None
         self._doing = Doing.STEP
         self._factor = 1.0

@@ -206,4 +206,4 @@ def grouped_reducescatter_async(
 def _rows(total: torch.Tensor) -> torch.Tensor:
     if not total.dim():
         raise ValueError("reducescatter gives each rank its rows, and a scalar has none; use allreduce")
-    return total.tensor_split(current().settings.num_workers)[current().rank]
+    return total.tensor_split(current().settings.size)[current().rank]

@@ -147,7 +147,7 @@ class Rounds:
         if dtype not in DTYPES:
             shape, dtype = (like.numel() * like.element_size(),), "uint8"
         ranks = tuple(sorted(self._ranks[rank] for rank in part.between)) or self._ranks
-        members = () if len(ranks) == self._session.settings.num_workers else ranks
+        members = () if len(ranks) == self._session.settings.size else ranks
         spec = self._streams.name(part.stream, shape, dtype, part.op, members)
         source, target = (NOTHING if each is None else _bytes(each) for each in (gives, takes))
         return self._session.submit(spec, source, target, 0)

@@ -157,7 +157,7 @@ def _join_reducers(*, alone: bool) -> int:
     if not reducers:
         if alone:
             barrier()
-        return current().settings.num_workers - 1
+        return current().settings.size - 1
     # Which optimizer the others step next is theirs to choose.
     with ThreadPoolExecutor(len(reducers), "join") as pool:
         last = list(pool.map(_join, reducers))
@@ -169,7 +169,7 @@ def _join(reducer: GradientReducer) -> frozenset[int]:
     if reducer.under_way:
         raise BytePSError(f"{reducer.name}: join() while gradients are being summed; call step() first")
     before = last = frozenset[int]()
-    while len(before) < current().settings.num_workers:
+    while len(before) < current().settings.size:
         reducer.start(Doing.JOINED)
         joined = reducer.resolve()
         for slot in reducer.slots:

@@ -14,9 +14,9 @@ import torch
 
 from byteps.coding import with_codec
 from byteps.communication import NOTHING, Pending
-from byteps.session import PendingTensor, Session, current, make_spec
+from byteps.session import LOCAL_GROUP, PendingTensor, Session, current, make_spec
 from byteps.torch.compression import Compression, Compressor, codec_of
-from byteps.torch.device import GROUP, Underway
+from byteps.torch.device import Underway
 from byteps.torch.staging import Stager
 from byteps.wire import TensorSpec
 
@@ -153,7 +153,7 @@ def begin(session: Session, spec: TensorSpec, source: torch.Tensor, result: torc
 
     `result` may be `source` itself, and may have another type, to which the sum is then converted.
     """
-    if source.device.type == "cuda" and GROUP in session.plugins:
+    if source.device.type == "cuda" and LOCAL_GROUP in session.plugins:
         from byteps.torch import device_session  # it needs torch.distributed
 
         if device_session.takes(spec):

@@ -29,7 +29,7 @@ def worker_with(spec: TensorSpec) -> tuple[Worker, Recorder]:
     worker, recorder = object.__new__(Worker), Recorder()
     worker._lock = threading.Lock()
     worker._error, worker._leaving, worker._registering, worker._outstanding = None, False, False, 0
-    worker._unregistered, worker._contradictions = [], []
+    worker._unregistered, worker._contradictions, worker._callbacks = [], [], {}
     worker._link = worker._communication = recorder
     worker._tensors = {spec.name: _Tensor(spec, TensorEntry(spec=spec, number=0, cut_nbytes=64, owners=(0,)))}
     return worker, recorder
