@@ -204,6 +204,15 @@ def shaping(bytes_per_s: float) -> Shaping:
     )
 
 
+def shape(device: str, bytes_per_s: float, queue_bytes: int = 0) -> str:
+    """A line for tc; `queue_bytes` 0: as much as the rate asks for."""
+    bucket = shaping(bytes_per_s)
+    limit = queue_bytes or bucket.limit_bytes
+    return (
+        f"qdisc replace dev {device} root tbf rate {round(bytes_per_s * 8)}bit burst {bucket.burst_bytes} limit {limit}"
+    )
+
+
 def overload(spec: LabSpec, num_cores: int) -> str:
     """Why a machine of `num_cores` cannot carry this lab, or "" if it can."""
     total = spec.nics * sum(host.nic_bytes_per_s for host in spec.hosts)
@@ -254,7 +263,9 @@ def bring_up(spec: LabSpec, prefix: str) -> tuple[tuple[Batch, ...], ...]:
     switch = switch_namespace(prefix)
     made = Batch(tool="ip", namespace="", lines=tuple(f"netns add {name}" for name in namespaces(spec, prefix)))
     nics = range(spec.nics)
-    tc_ports = tuple(_shape(port(i, nic), host, spec.queue_bytes) for i, host in enumerate(spec.hosts) for nic in nics)
+    tc_ports = tuple(
+        shape(port(i, nic), host.nic_bytes_per_s, spec.queue_bytes) for i, host in enumerate(spec.hosts) for nic in nics
+    )
     second_half = [
         Batch(tool="tc", namespace=switch, lines=tc_ports),
         Batch(tool="sh", namespace=switch, lines=(_NO_BRIDGE_FIREWALL,)),
@@ -262,7 +273,8 @@ def bring_up(spec: LabSpec, prefix: str) -> tuple[tuple[Batch, ...], ...]:
     for host in spec.hosts:
         inside = host_namespace(prefix, host.name)
         second_half.append(Batch(tool="ip", namespace=inside, lines=_host_lines(host, spec)))
-        second_half.append(Batch(tool="tc", namespace=inside, lines=tuple(_shape(device(nic), host) for nic in nics)))
+        shapes = tuple(shape(device(nic), host.nic_bytes_per_s) for nic in nics)
+        second_half.append(Batch(tool="tc", namespace=inside, lines=shapes))
         second_half.append(Batch(tool="sh", namespace=inside, lines=(_NO_TCP_MEMORY,)))
     return ((made,), (Batch(tool="ip", namespace=switch, lines=_switch_lines(spec, prefix)),), tuple(second_half))
 
@@ -321,13 +333,6 @@ def _host_lines(host: Host, spec: LabSpec) -> tuple[str, ...]:
 def _gso(host: Host) -> str:
     limit = shaping(host.nic_bytes_per_s).gso_max_bytes
     return f" gso_max_size {limit}" if limit else ""
-
-
-def _shape(device: str, host: Host, queue_bytes: int = 0) -> str:
-    bucket = shaping(host.nic_bytes_per_s)
-    limit = queue_bytes or bucket.limit_bytes
-    rate = f"{round(host.nic_bytes_per_s * 8)}bit"
-    return f"qdisc replace dev {device} root tbf rate {rate} burst {bucket.burst_bytes} limit {limit}"
 
 
 def _address(host: Host, nic: int, prefix_len: int) -> str:

@@ -120,7 +120,7 @@ class Lab:
         sweep()
         self._guardian = start_guardian(self.prefix)
         try:
-            for stage in lab.bring_up(self.spec, self.prefix):
+            for stage in self.stages():
                 _apply(stage)
         except BaseException:
             self.down()
@@ -129,6 +129,10 @@ class Lab:
         self._hosts = {os.stat(NETNS_DIR / self.namespace(name)).st_ino: name for name in places}
         with self._lock:
             self._is_up = True
+
+    def stages(self) -> tuple[tuple[Batch, ...], ...]:
+        """What `up` applies, one after the other; a lab with more than hosts and a switch adds its own."""
+        return lab.bring_up(self.spec, self.prefix)
 
     def down(self) -> None:
         """Ends everything that still runs in the lab, SIGTERM first, and removes it.  Again is harmless."""

@@ -90,12 +90,12 @@ def additions(spec: TreeSpec, prefix: str) -> tuple[tuple[Batch, ...], ...]:
     ]
     shapes = []
     for index, trunk in enumerate(spec.trunks):
-        shapes += [_shape(trunk_port(index, end), trunk.bytes_per_s) for end in "ab"]
+        shapes += [lab.shape(trunk_port(index, end), trunk.bytes_per_s) for end in "ab"]
     for name, rate in _rates(spec).items():
-        shapes.append(_shape(fabric_port(spec.hosts.names.index(name)), rate))
+        shapes.append(lab.shape(fabric_port(spec.hosts.names.index(name)), rate))
         hosts += [
             Batch(tool="ip", namespace=inside[name], lines=_fabric_lines(spec, name)),
-            Batch(tool="tc", namespace=inside[name], lines=(_shape(FABRIC_NIC, rate),)),
+            Batch(tool="tc", namespace=inside[name], lines=(lab.shape(FABRIC_NIC, rate),)),
         ]
     return (
         (Batch(tool="ip", namespace=switch, lines=_bridge_lines(spec, inside)),),
@@ -145,9 +145,3 @@ def _fabric_lines(spec: TreeSpec, name: str) -> tuple[str, ...]:
 
 def _rates(spec: TreeSpec) -> dict[str, float]:
     return {name: rate for fabric in spec.fabrics for name, rate in fabric.items()}
-
-
-def _shape(device: str, bytes_per_s: float) -> str:
-    bucket = lab.shaping(bytes_per_s)
-    rate = f"{round(bytes_per_s * 8)}bit"
-    return f"qdisc replace dev {device} root tbf rate {rate} burst {bucket.burst_bytes} limit {bucket.limit_bytes}"
