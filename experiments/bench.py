@@ -6,6 +6,7 @@
     knee         the highest NIC rate that the software keeps up with (needs root, as every emulated cluster)
     transports   the same tensor over sockets, shared memory, ZeroMQ, gRPC and UCX, from process to process
     codecs       both ends of a compressed tensor, per core, against a 10 Gbit/s NIC
+    optimiser    updating the weights where gradients are summed, against the sum alone
     footprint    import time, and the memory of a server
     device       sums on the GPUs of this machine against its PCIe (needs CUDA)
 
@@ -28,6 +29,7 @@ from experiments import (
     here,
     knee,
     loopback,
+    optimiser,
     provenance,
     record,
     small_tensors,
@@ -54,6 +56,7 @@ class Benchmark:
     contender: Callable[[str], Contender]
     execute: Callable[[Sequence[Case], Path, Tell], list[Record]]
     rows: Callable[[Sequence[Record]], list[Row]]
+    figure: str = ""  # for the report
     absent: str = ""  # what the report says as long as there are no records
 
 
@@ -119,6 +122,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         contender=transports.contender,
         execute=_on_this_machine(transports.contender),
         rows=transports.rows,
+        figure="transports_cost",
     ),
     "codecs": Benchmark(
         title="codecs, one core, against a 10 Gbit/s NIC",
@@ -128,6 +132,16 @@ BENCHMARKS: dict[str, Benchmark] = {
         contender=codecs.contender,
         execute=codecs.execute,
         rows=codecs.rows,
+    ),
+    "optimiser": Benchmark(
+        title="optimisers on the CPU that sums, 64 MiB of float32, against the sum alone (Figure 9a)",
+        experiment=optimiser.NAME,
+        cases=optimiser.cases,
+        smoke=lambda: optimiser.cases(blocks=1, iterations=1, nbytes=8 << 20, tier="smoke"),
+        contender=optimiser.contender,
+        execute=optimiser.execute,
+        rows=optimiser.rows,
+        figure="fig9a_optimisers",
     ),
     "footprint": Benchmark(
         title="import time and memory",
@@ -151,7 +165,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
-def report_blocks(results: Path, sources: Sequence[str]) -> list[Block]:
+def report_blocks(results: Path, sources: Sequence[str], picture: Callable[[str], list[Block]]) -> list[Block]:
     """The report's section: every benchmark from the first of `sources` that has records of it."""
     blocks: list[Block] = []
     absent: list[Block] = []
@@ -160,6 +174,7 @@ def report_blocks(results: Path, sources: Sequence[str]) -> list[Block]:
         if found:
             title = f"{benchmark.title[0].upper()}{benchmark.title[1:]} ({found[0].provenance}):"
             blocks += [Paragraph(text=title), bounds.block(benchmark.rows(found))]
+            blocks += picture(benchmark.figure) if benchmark.figure else []
         elif benchmark.absent:
             absent.append(Paragraph(text=benchmark.absent))
     return [Heading(title="Benchmarks with a bound"), *blocks, *absent] if blocks else []

@@ -68,6 +68,11 @@ def _inside(loaded: Loaded) -> list[Block]:
     return [inside.speeds(loaded), inside.bytes_on_links(loaded)]
 
 
+def _no_table(loaded: Loaded) -> list[Block]:
+    """Where the figure says it all."""
+    return []
+
+
 SECTIONS: tuple[Section, ...] = (
     ("fig12", "Figure 12: fraction of the optimum t_opt", goodput.fractions, ("fig12_goodput",)),
     ("fig9b", "Figure 9b: the CPU adder", goodput.adder, ("fig9b_adder",)),
@@ -82,6 +87,8 @@ SECTIONS: tuple[Section, ...] = (
         schemes.emulated,
         ("schemes_emulated",),
     ),
+    ("aggregation", "In-network aggregation against ring and servers, emulated", _no_table, ("aggregation_time",)),
+    ("congestion", "Congestion control and queues, emulated", _no_table, ("congestion_queues",)),
     ("inside", "Figure 14: ways to sum inside a machine, every link emulated", _inside, ("fig14_emulated",)),
     ("bml", "VGG-19 on BCube against one NIC per server", schemes.saved, ("schemes_bml",)),
     ("bml_lenet5", "LeNet-5 on BCube against one NIC per server", schemes.saved, ("schemes_bml_lenet5",)),
@@ -213,7 +220,7 @@ def compose(
     worst = "Worst of all launches, repeated ones included."
     blocks += _titled("Was the machine fast enough?", worst, launches.fidelity(on_nics))
     blocks += _titled("How far from a real cluster?", GROUPS, launches.dimensionless(on_nics))
-    blocks += bench.report_blocks(results, sources)
+    blocks += bench.report_blocks(results, sources, picture)
     problems = environment.problems([*loaded, *of_hosts])
     blocks += [Heading(title="Launches that were not used, and other trouble")]
     blocks += [Items(lines=tuple(problems)) if problems else Paragraph(text="None.")]

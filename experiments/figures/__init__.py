@@ -22,6 +22,7 @@ from experiments.figures.congestion import congestion_queues
 from experiments.figures.disciplines import disciplines_time
 from experiments.figures.fig3 import fig3_cluster
 from experiments.figures.fig4 import fig4_simulated, fig4_vgg16
+from experiments.figures.fig9a import fig9a_optimisers
 from experiments.figures.fig9b import fig9b_adder
 from experiments.figures.fig12 import fig12_goodput, fig12_simulated
 from experiments.figures.fig13 import fig13_speedup
@@ -60,12 +61,13 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
     "aggregation": (aggregation_time,),
     "congestion": (congestion_queues,),
     "transports": (transports_cost,),
+    "optimiser": (fig9a_optimisers,),
     "inside": (fig14_emulated,),
     "topologies": (schemes_emulated,),
     "bml": (schemes_bml,),
     "bml_lenet5": (schemes_bml,),
 }
-WITHOUT_RECORDS = ("fig12", "fig9b", "disciplines")  # drawn in any case: other points are there
+WITHOUT_RECORDS = ("fig12", "fig9b", "optimiser", "disciplines")  # drawn in any case: other points are there
 
 SIMULATED: dict[str, tuple[Draw, ...]] = {
     "fig12": (fig12_simulated, fig12_predicted),

@@ -51,6 +51,15 @@ class Figure4(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ps_bytescheduler: list[float]
 
 
+class Figure9a(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Training speed of VGG-16 with the optimiser on the CPU, relative to that without."""
+
+    cores: int
+    nic_gbps: float
+    cpu: dict[str, float]
+    mkl: dict[str, float]
+
+
 class Figure9b(_Figure, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Throughput of the adder in Gbit/s."""
 
@@ -126,6 +135,10 @@ def fig3() -> Figure3:
 
 def fig4() -> Figure4:
     return _read("fig4", Figure4)
+
+
+def fig9a() -> Figure9a:
+    return _read("fig9a", Figure9a)
 
 
 def fig9b() -> Figure9b:

@@ -168,14 +168,14 @@ def test_the_report_takes_the_newest_records_that_are_kept(tmp_path: Path) -> No
         for case in loopback.cases():
             scale = seconds if case.contender == "byteps" else 1.0
             record.append(tmp_path / "raw" / "loopback.jsonl", _record(case, [scale] * 3, cpu_seconds=scale))
-    text = "\n".join(map(str, bench.report_blocks(tmp_path, ("raw", "reference"))))
+    text = "\n".join(map(str, bench.report_blocks(tmp_path, ("raw", "reference"), lambda _: [])))
     assert re.search(r"\| throughput, BytePS / echo +\| 0\.5 +\|", text)
     assert bench.keep(tmp_path) == [tmp_path / "reference" / "loopback.jsonl"]
-    assert "\n".join(map(str, bench.report_blocks(tmp_path, ("reference",)))) == text
+    assert "\n".join(map(str, bench.report_blocks(tmp_path, ("reference",), lambda _: []))) == text
 
 
 def test_without_records_the_report_has_no_section(tmp_path: Path) -> None:
-    assert bench.report_blocks(tmp_path, ("raw", "reference")) == []
+    assert bench.report_blocks(tmp_path, ("raw", "reference"), lambda _: []) == []
 
 
 def test_an_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:

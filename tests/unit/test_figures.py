@@ -11,6 +11,7 @@ from experiments.figures.against_k import lines_against_k, looks
 from experiments.figures.fig12 import of_wanted_size
 from experiments.figures.fig15_16 import without_and_with
 from experiments.figures.sheet import Legend, absent_entries
+from experiments.optimiser import OPTIMISERS
 from experiments.record import Fidelity
 
 CONTENDERS = (("byteps", 0), ("byteps", 4), ("horovod", 0), ("mxnet-sync", 4), ("mxnet-sync", 0))
@@ -33,6 +34,12 @@ def records_of(experiment, blocks):
             made("cpu-adder", 0.1, n=1, nic_bytes_per_s=0.0, settings={"dtype": "fp32", "cores": cores}, block=block)
             for block in range(blocks)
             for cores in ("1", "all")
+        ]
+    if experiment == "optimiser":
+        return [
+            made("cpu-optimiser", 0.1, n=1, nic_bytes_per_s=0.0, settings={"optimiser": name}, block=block)
+            for block in range(blocks)
+            for name in OPTIMISERS
         ]
     if experiment == "disciplines":
         return [
@@ -96,7 +103,7 @@ def test_only_what_has_records_or_numbers_of_the_paper_is_drawn_by_all(tmp_path,
     names = {path.stem for path in figures.draw_all(tmp_path)}
     simulated = {"fig4_simulated", "fig12_simulated", "fig13_speedup", "fig14_topology", "scale_models"}
     theory = {"limits_nic", *(one.__name__ for one in figures.COMPUTED)}
-    assert names == {"fig12_goodput", "fig9b_adder", "disciplines_time", *simulated, *theory}
+    assert names == {"fig12_goodput", "fig9a_optimisers", "fig9b_adder", "disciplines_time", *simulated, *theory}
 
 
 def drawn(rows, **changes):

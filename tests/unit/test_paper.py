@@ -103,6 +103,7 @@ def test_the_other_figures_are_the_decoded_ones(decoded):
         assert getattr(fig12, key) == values
     for key, values in decoded["fig4_vgg16_img_s"].items():
         assert getattr(fig4, key) == values
+    assert {"cpu": paper.fig9a().cpu, "cpu_mkl": paper.fig9a().mkl} == decoded["fig9a"]
     assert {"fp16": paper.fig9b().fp16, "fp32": paper.fig9b().fp32} == decoded["fig9b_gbps"]
     training = paper.fig15_16()
     assert training.gpus == decoded["gpus"]
