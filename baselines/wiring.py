@@ -1,7 +1,7 @@
 """Who is connected with whom: the next host and the NIC on the way of every message, and where each node listens.
 
-On a star every node reaches every other by its only NIC, and so it is "inside" machines, where switches forward.  On
-BCube hosts relay for each other (`byteps.network.hops`).
+On a star every node reaches every other by its only NIC, and so it is "inside" machines and on a Fat-Tree, where
+switches forward.  On BCube hosts relay for each other (`byteps.network.hops`).
 Pure.
 """
 
@@ -17,17 +17,29 @@ Hops = Callable[[int, int], Sequence[tuple[int, int]]]
 
 
 def shape(network: str) -> tuple[int, int]:
-    """Ports of a switch and levels of "bcube:3x2"; (0, 1) of "star" and "inside", where any number is reached directly.
+    """Ports of a switch and levels of "bcube:3x2"; (0, 1) where any number is reached directly.
 
     ValueError for anything else.
     """
-    if network in ("star", "inside"):
+    if network in ("star", "inside") or fat_tree_ports(network):
         return 0, 1
     kind, _, size = network.partition(":")
     ports, _, levels = size.partition("x")
     if kind != "bcube" or not (ports.isdigit() and levels.isdigit()) or int(ports) < 2 or int(levels) < 1:
-        raise ValueError(f"network {network!r}; it is star, inside, or bcube:PORTSxLEVELS such as bcube:3x2")
+        raise ValueError(
+            f"network {network!r}; it is star, inside, fat-tree:PORTS, or bcube:PORTSxLEVELS such as bcube:3x2"
+        )
     return int(ports), int(levels)
+
+
+def fat_tree_ports(network: str) -> int:
+    """Of a switch of "fat-tree:4"; 0 of another kind.  ValueError where no Fat-Tree has so many."""
+    kind, _, ports = network.partition(":")
+    if kind != "fat-tree":
+        return 0
+    if not ports.isdigit() or int(ports) < 2 or int(ports) % 2:
+        raise ValueError(f"network {network!r}; switches have an even number of ports, such as fat-tree:4")
+    return int(ports)
 
 
 def ways(network: str) -> Hops:

@@ -1,6 +1,7 @@
 """The emulated network of a case, as far as its settings say: wiring, congestion control, and queues of the switch.
 
-    network      "star", or "bcube:3x2" (`baselines.wiring`), or "inside": the links of machines (`experiments.inside`)
+    network      "star", "bcube:3x2" or "fat-tree:4" (`baselines.wiring`), or "inside": the links of machines
+                 (`experiments.inside`)
     congestion   "cubic" if left out; any that the kernel has: the routes' own, so that contenders have no say in it
     queue        what a port of the switch holds before it drops, such as "256KiB"; left out: by its rate
 
@@ -10,8 +11,10 @@ They are properties of a network and not of a contender, which gets nothing but 
 import dataclasses
 import socket
 
+from baselines.wiring import fat_tree_ports
 from byteps.units import parse_nbytes
 from experiments.record import Case
+from scripts.fat_tree_lab import why_no_fat_tree
 from scripts.lab import CONGESTION_CONTROL, LabSpec
 
 
@@ -50,9 +53,10 @@ def one_after_the_other(cases: list[Case]) -> list[Case]:
 def impossible(cases: list[Case]) -> dict[str, list[Case]]:
     """By reason: the cases whose network this machine cannot emulate."""
     reasons = {control: why_no_congestion_control(control) for control in {congestion_control_of(one) for one in cases}}
+    no_fat_tree = why_no_fat_tree()
     found: dict[str, list[Case]] = {}
     for case in cases:
-        if reason := reasons[congestion_control_of(case)]:
+        if reason := reasons[congestion_control_of(case)] or (no_fat_tree if fat_tree_ports(wiring_of(case)) else ""):
             found.setdefault(reason, []).append(case)
     return found
 

@@ -15,7 +15,7 @@ from experiments.document import Block, Document, Heading, Items, Paragraph, Pic
 from experiments.figures import COMPUTED
 from experiments.html import html
 from experiments.spec import is_model
-from experiments.tables import environment, errors, fairness, goodput, inside, launches, replays, schemes
+from experiments.tables import environment, errors, fairness, fat_tree, goodput, inside, launches, replays, schemes
 from experiments.verdicts import CLAIMS, claims_table, judge_all, measured_again
 
 FIRST = ("fig12", "fig9b", "fig4", "fig15_16", "slow_nics", "gain", "sizes", "tune")  # others follow by name
@@ -89,6 +89,12 @@ SECTIONS: tuple[Section, ...] = (
     ),
     ("aggregation", "In-network aggregation against ring and servers, emulated", _no_table, ("aggregation_time",)),
     ("congestion", "Congestion control and queues, emulated", _no_table, ("congestion_queues",)),
+    (
+        "fat_tree",
+        "Schemes on an emulated Fat-Tree with hashed paths",
+        fat_tree.emulated,
+        ("schemes_fat_tree",),
+    ),
     ("inside", "Figure 14: ways to sum inside a machine, every link emulated", _inside, ("fig14_emulated",)),
     ("bml", "VGG-19 on BCube against one NIC per server", schemes.saved, ("schemes_bml",)),
     ("bml_lenet5", "LeNet-5 on BCube against one NIC per server", schemes.saved, ("schemes_bml_lenet5",)),

@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -25,9 +26,9 @@ import msgspec
 
 from baselines import contenders
 from baselines.launch import ROOT, Contender
-from baselines.wiring import shape
+from baselines.wiring import fat_tree_ports, shape
 from byteps.units import format_rate
-from experiments import adder, inside, launch, networks, provenance, record, spec
+from experiments import adder, fat_tree, inside, launch, networks, provenance, record, spec
 from experiments.agenda import RunError, cases_of, load
 from experiments.emulated import Emulated
 from experiments.progress import Display, display, expected_seconds
@@ -204,8 +205,13 @@ def _run_in_lab(groups: list[list[Case]], logs: Path, keep: Callable[[Record], N
     if reason := why_no_lab():
         raise RunError(reason)
     cases, cores = [case for group in groups for case in group], int(provenance.host()["cores"])
+    special: Callable[[list[Case], int], AbstractContextManager[Stage]] | None = None
     if inside.is_inside(cases[0]):
-        with inside.open_stage(cases, cores) as stage:
+        special = inside.open_stage
+    elif fat_tree_ports(networks.wiring_of(cases[0])):
+        special = fat_tree.open_stage
+    if special:
+        with special(cases, cores) as stage:
             show.note(f"emulated cluster: {stage}")
             return run_on(stage, groups, logs, keep, show)
     plan = lab_of(cases)

@@ -58,7 +58,7 @@ def topologies(servers: int) -> list[Point]:
     flat = one_nic[0].num_hosts
     side = {9: 3, 250: 10, 1024: 32}[flat]
     hips = levels.levels("HiPS", [side, flat // side], threads=2, within="mesh")
-    shuffled = passed.rings("ring", [np.random.default_rng(0).permutation(flat)])
+    shuffled = passed.shuffled_ring(flat)
     # what a NIC carries is the same for all three on one NIC; what collides on the way is not in the formula
     return [
         _point("mesh", served.mesh(flat), one_nic, costs.mesh(flat).carried),

@@ -1,8 +1,8 @@
 """Schemes by name, for settings of experiments and commands: "ring", "tree:16", "torus:2x4".
 
-What follows the colon is pieces of a tree, a mesh or servers, rows and columns of a torus, groups and members of a
-hierarchy, or ports and levels of a BCube; of "inside", a machine and a way to sum in it (`inside.read`):
-"inside:nvlink/root=2".
+What follows the colon is a seed of a shuffled ring, pieces of a tree, a mesh or servers, rows and columns of a torus,
+groups and members of a hierarchy, or ports and levels of a BCube; of "inside", a machine and a way to sum in it
+(`inside.read`): "inside:nvlink/root=2".
 Pure.
 """
 
@@ -63,10 +63,17 @@ def _pieces(detail: str, default: int) -> int:
     return int(detail or default)
 
 
+def _seed(detail: str) -> int:
+    if detail and not detail.isdigit():
+        raise ValueError(f"{detail!r} as a seed; write a whole number, such as shuffled-ring:7")
+    return int(detail or 0)
+
+
 SCHEMES: Mapping[str, Build] = MappingProxyType(
     {
         "mesh": lambda n, _k, detail: served.mesh(n, pieces=_pieces(detail, 1)),
         "ring": lambda n, _k, _detail: passed.ring(n),
+        "shuffled-ring": lambda n, _k, detail: passed.shuffled_ring(n, _seed(detail)),
         "tree": lambda n, _k, detail: passed.tree(n, _pieces(detail, 16)),
         "halving-doubling": lambda n, _k, _detail: passed.halving_doubling(n),
         "torus": lambda n, _k, detail: levels.torus(*_factors(n, detail, "torus")),

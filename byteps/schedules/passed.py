@@ -16,6 +16,11 @@ def ring(n: int) -> Schedule:
     return rings("ring", [np.arange(n)])
 
 
+def shuffled_ring(n: int, seed: int = 0) -> Schedule:
+    """A ring laid through the workers in a seeded order: as by somebody who does not know where they stand."""
+    return rings("ring at random", [np.random.default_rng(seed).permutation(n)])
+
+
 def rings(name: str, orders: Sequence[Indices]) -> Schedule:
     """Several rings at once, each over all workers in its own order and with its own part of the tensor."""
     n, count = orders[0].size, len(orders)

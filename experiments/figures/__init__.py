@@ -20,6 +20,7 @@ from experiments.analysis import Loaded, load
 from experiments.figures.aggregation import aggregation_time
 from experiments.figures.congestion import congestion_queues
 from experiments.figures.disciplines import disciplines_time
+from experiments.figures.fat_tree import schemes_fat_tree
 from experiments.figures.fig3 import fig3_cluster
 from experiments.figures.fig4 import fig4_simulated, fig4_vgg16
 from experiments.figures.fig9a import fig9a_optimisers
@@ -64,6 +65,7 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
     "optimiser": (fig9a_optimisers,),
     "inside": (fig14_emulated,),
     "topologies": (schemes_emulated,),
+    "fat_tree": (schemes_fat_tree,),
     "bml": (schemes_bml,),
     "bml_lenet5": (schemes_bml,),
 }

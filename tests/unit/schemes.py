@@ -10,6 +10,7 @@ def all_schemes() -> dict[str, Schedule]:
     for n in (1, 2, 3, 4, 5, 8):
         found[f"mesh {n}"] = served.mesh(n)
         found[f"ring {n}"] = passed.ring(n)
+        found[f"ring at random {n}"] = passed.shuffled_ring(n, n)
         found[f"tree {n}"] = passed.tree(n)
         found[f"tree {n}, 5 pieces"] = passed.tree(n, 5)
         found[f"halving and doubling {n}"] = passed.halving_doubling(n)

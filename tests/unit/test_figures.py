@@ -77,7 +77,7 @@ def test_every_figure_is_drawn_from_any_records(experiment, what, tmp_path, monk
     if what != "whole":  # to lay out and to write takes most of the time
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, path, **__: path.write_bytes(bytes(2000)))
     records = records_of(experiment, 1 if what == "single" else 2) if what in ("whole", "single") else []
-    bare = ("fig12", "fig9b", "sizes", "disciplines", "aggregation", "topologies")
+    bare = ("fig12", "fig9b", "sizes", "disciplines", "aggregation", "topologies", "fat_tree")
     case = {"experiment": experiment, "workload": "tensor" if experiment in bare else "gpt2"}
     if what in ("whole", "failed"):
         records = [*records, failed("horovod", **case), failed("byteps", k=2, **case)]
