@@ -85,7 +85,10 @@ bench: tools  ## BytePS against bounds and peers on this machine: loopback, smal
 	$(RUN) -m experiments bench
 
 test: tools  ## all tests; those that need root, namespaces or a GPU skip with a reason elsewhere (about 20 minutes)
-	$(RUN) -m pytest
+	@status=0; \
+	$(RUN) -m pytest -n auto --maxprocesses 8 tests/unit || status=$$?; \
+	$(RUN) -m pytest tests/loop tests/lab tests/gpu || status=$$?; \
+	exit $$status  # jobs and emulated clusters need the machine to themselves, so these are one after the other
 
 lint: $(STAMP)  ## ruff, mypy (strict on the pure layers), import-linter
 	$(VENV)/bin/ruff check .
