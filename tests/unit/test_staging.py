@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from byteps.session import LOCAL_GROUP  # noqa: E402
 from byteps.torch import tensors  # noqa: E402
-from byteps.torch.device import GROUP  # noqa: E402
 from byteps.torch.staging import Stager  # noqa: E402
 from byteps.wire import Op, TensorSpec  # noqa: E402
 
@@ -126,7 +126,7 @@ def test_with_several_gpus_on_a_machine_sums_go_their_way_and_copies_do_not(monk
     def stager():
         raise Staged
 
-    session = SimpleNamespace(plugins={GROUP: object(), "gpu": Gpu()}, poll=lambda handle: handle.pending is None)
+    session = SimpleNamespace(plugins={LOCAL_GROUP: object(), "gpu": Gpu()}, poll=lambda handle: handle.pending is None)
     session.finish = lambda handle: log.append("finished")
     monkeypatch.setattr(tensors, "current", lambda: session)
     monkeypatch.setattr(tensors, "_stager", stager)
