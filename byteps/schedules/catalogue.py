@@ -72,6 +72,7 @@ def _seed(detail: str) -> int:
 SCHEMES: Mapping[str, Build] = MappingProxyType(
     {
         "mesh": lambda n, _k, detail: served.mesh(n, pieces=_pieces(detail, 1)),
+        "relayed-mesh": lambda n, _k, detail: served.relayed_mesh(n, pieces=_pieces(detail, 16)),
         "ring": lambda n, _k, _detail: passed.ring(n),
         "shuffled-ring": lambda n, _k, detail: passed.shuffled_ring(n, _seed(detail)),
         "tree": lambda n, _k, detail: passed.tree(n, _pieces(detail, 16)),

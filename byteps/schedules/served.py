@@ -17,19 +17,29 @@ from byteps.schedule import Floats, Indices, Round, Schedule
 
 
 def served(
-    name: str, num_workers: int, num_nodes: int, owners: Sequence[int], shares: Floats, *, pieces: int = 1
+    name: str,
+    num_workers: int,
+    num_nodes: int,
+    owners: Sequence[int],
+    shares: Floats,
+    *,
+    pieces: int = 1,
+    ahead: int = 1,
 ) -> Schedule:
     """Every worker sends every chunk to its owner, and gets the sum from there.
 
-    In so many pieces of every chunk, so that the sums of one travel while the next is collected.
+    In so many pieces of every chunk, so that the sums of one travel while the next is collected; `ahead` of them are
+    sent before the first sum is.
     """
     _at_least_one("pieces", pieces)
+    _at_least_one("pieces ahead", ahead)
     owner = np.tile(np.asarray(owners, dtype=np.intp), pieces)
-    rounds: list[Round] = []
-    for piece in range(pieces):
-        chunks = piece * len(owners) + np.arange(len(owners))
-        pushes = _from_all(num_workers, owner, chunks)
-        rounds += [_to(pushes, keep=True), _back(pushes)] if pushes[0].size else []
+    every = [_from_all(num_workers, owner, piece * len(owners) + np.arange(len(owners))) for piece in range(pieces)]
+    pushes = [_to(messages, keep=True) for messages in every if messages[0].size]
+    pulls = [_back(messages) for messages in every if messages[0].size]
+    rounds = pushes[:ahead]
+    for piece, pull in enumerate(pulls):
+        rounds += [pull, *pushes[piece + ahead : piece + ahead + 1]]
     return Schedule(
         name=name,
         num_workers=num_workers,
@@ -43,6 +53,17 @@ def served(
 def mesh(n: int, *, pieces: int = 1) -> Schedule:
     """All-to-all among n workers, each of which owns 1/n: the co-hosted parameter server.  2(n-1)/n, two steps."""
     return served("mesh", n, n, range(n), np.full(n, 1 / n), pieces=pieces)
+
+
+def relayed_mesh(n: int, *, pieces: int = 16) -> Schedule:
+    """A mesh for hosts that relay whole messages, such as BCube's.
+
+    A connection sends in the order of the schedule.  So in a mesh a host's next piece but one waits for the sum of the
+    first, and that for relays: NICs stand still meanwhile, once in every piece (0.8 of the bound on BCube(3,2), however
+    many there are).  With a second piece ahead they have something to send, and one relayed chunk at the end is left:
+    1/(3 pieces) of the bound on BCube(3,2).
+    """
+    return served("mesh, relayed", n, n, range(n), np.full(n, 1 / n), pieces=pieces, ahead=2)
 
 
 def parameter_server(n: int, k: int, *, pieces: int = 1) -> Schedule:

@@ -88,7 +88,7 @@ def test_every_worker_has_the_sum_of_data_that_depends_on_rank_and_index(scheme:
                 assert (array == expected[size]).all(), (rank, size)
 
 
-@pytest.mark.parametrize("scheme", ["mesh", "bml:2x2"])
+@pytest.mark.parametrize("scheme", ["mesh", "relayed-mesh:5", "bml:2x2"])
 def test_hosts_of_bcube_relay_for_each_other(scheme: str) -> None:
     with nodes(scheme, 4, network="bcube:2x2") as endpoints:
         arrays = [np.arange(1003, dtype=np.float32) + 1000 * rank for rank in range(4)]

@@ -9,6 +9,7 @@ def all_schemes() -> dict[str, Schedule]:
     found: dict[str, Schedule] = {}
     for n in (1, 2, 3, 4, 5, 8):
         found[f"mesh {n}"] = served.mesh(n)
+        found[f"mesh {n}, relayed"] = served.relayed_mesh(n, pieces=3)
         found[f"ring {n}"] = passed.ring(n)
         found[f"ring at random {n}"] = passed.shuffled_ring(n, n)
         found[f"tree {n}"] = passed.tree(n)
