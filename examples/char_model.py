@@ -50,6 +50,14 @@ class CharacterModel(nn.Module):
         return self.output(self.blocks(self.character(text) + self.position(places)))
 
 
+def manual() -> tuple[list[str], torch.Tensor]:
+    """The characters that there are, and the text as their places in that list."""
+    text = "".join(topics[name] for name in sorted(topics) if topics[name].isascii())
+    characters = sorted(set(text))
+    place = {character: index for index, character in enumerate(characters)}
+    return characters, torch.tensor([place[character] for character in text])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small GPT on Python's reference manual.")
     parser.add_argument("--steps", type=int, default=300)
@@ -62,9 +70,7 @@ def main() -> None:
     distributed.init_process_group("gloo")  # whose place byteps knows; DDP still spreads the first parameters by it
     torch.manual_seed(bps.rank())
     torch.set_num_threads(1)
-    text = "".join(topics[name] for name in sorted(topics) if topics[name].isascii())
-    characters = sorted(set(text))
-    codes = torch.tensor([characters.index(character) for character in text])
+    characters, codes = manual()
     model = CharacterModel(len(characters), args.length)
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(None, bps.ddp_hook)

@@ -33,6 +33,21 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
 
 
+def network() -> nn.Sequential:
+    """Two convolutions and two layers above them."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(512, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Classify handwritten digits on all workers.")
     parser.add_argument("--epochs", type=int, default=5)
@@ -44,17 +59,7 @@ def main() -> None:
     bps.init()
     torch.manual_seed(bps.rank())  # workers begin with different parameters, to be made equal below
     torch.set_num_threads(1)
-    model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(512, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
-    )
+    model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * bps.size(), momentum=0.9)
     optimizer = bps.DistributedOptimizer(
         optimizer,
