@@ -1,9 +1,9 @@
 """The schemes of the literature as contenders: schedules (`byteps.schedules`), run by our executor.
 
-Setting `scheme` chooses one (`byteps.schedules.catalogue`): "ring", "mesh", "relayed-mesh", "tree:16", "halving-doubling",
-"torus:2x4", "hierarchical:2x4" with `schedule`; "servers", "byteps", "inside:..." with `schedule-servers`, whose further nodes run
-on the CPU machines; one that has no part in a schedule does not run.  Setting `network` says how hosts are wired:
-"star", or "bcube:3x2", whose hosts relay for each other.
+Setting `scheme` chooses one (`byteps.schedules.catalogue`): "ring", "mesh", "relayed-mesh", "tree:16", "torus:2x4",
+"halving-doubling", "hierarchical:2x4" with `schedule`; "servers", "byteps", "inside:..." with `schedule-servers`, whose
+further nodes run on the CPU machines; one that has no part in a schedule does not run.  Setting `network` says how
+hosts are wired: "star", or "bcube:3x2", whose hosts relay for each other.
 The executor shares the transport with BytePS and nothing else: chunks are whole, no credit, no priorities.
 """
 
