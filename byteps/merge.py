@@ -10,6 +10,8 @@ Pure: no I/O, no clock, no randomness.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaBeta:
@@ -20,6 +22,21 @@ class AlphaBeta:
 
     def seconds(self, nbytes: float) -> float:
         return self.startup_seconds + self.seconds_per_byte * nbytes
+
+
+def fitted(times: Sequence[tuple[float, float]]) -> AlphaBeta:
+    """From (bytes, seconds), neither term below 0: least squares of relative errors, so that small tensors count."""
+    nbytes, seconds = np.asarray(times, dtype=float).reshape(-1, 2).T
+    if len(set(nbytes.tolist())) < 2 or not (seconds > 0).all():
+        raise ValueError(f"times of {sorted(set(nbytes.tolist()))} bytes; give at least two sizes, all times above 0")
+    terms = np.stack([1 / seconds, nbytes / seconds], axis=1)
+    units = np.array([1.0, nbytes.max()])  # of the same magnitude, or the smaller one is taken for nothing
+    both = np.linalg.lstsq(terms / units, np.ones(seconds.size), rcond=None)[0] / units
+    if (both < 0).any():  # the other one alone
+        left = int(both[0] < 0)
+        both = np.zeros(2)
+        both[left] = terms[:, left].sum() / (terms[:, left] ** 2).sum()
+    return AlphaBeta(startup_seconds=float(both[0]), seconds_per_byte=float(both[1]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,9 +139,9 @@ def _alpha_beta(cost: costs.Cost, nic_bytes_per_s: float) -> AlphaBeta:
     return AlphaBeta(startup_seconds=cost.startups * STARTUP_SECONDS, seconds_per_byte=cost.carried / nic_bytes_per_s)
 
 
-def _gradients(model: Workload, slower: float) -> list[Gradient]:
+def _gradients(model: Workload, slower: float, scale: float = 1.0) -> list[Gradient]:
     return [
-        Gradient(nbytes=float(tensor.nbytes), ready_seconds=tensor.ready_seconds * slower)
+        Gradient(nbytes=tensor.nbytes / scale, ready_seconds=tensor.ready_seconds * slower)
         for tensor in sorted(model.tensors, key=lambda one: one.ready_seconds)
     ]
 
@@ -172,14 +172,19 @@ class Merging:
     groups: int  # that MG-WFBP sends
 
 
-def merging(model: str, n: int) -> Merging:
-    """The three ways with computation at the K80's published rate."""
+def merging(model: str, n: int, cost: AlphaBeta, *, scale: float = 1.0, dilation: float = 1.0) -> Merging:
+    """The three ways with computation at the K80's published rate.
+
+    `scale`, `dilation`: tensors so many times smaller, computation so many times longer, as in replays; rates are those
+    of the cluster that this stands for.
+    """
     found = workloads.with_times(workloads.read(model))
-    gradients = _gradients(found, _K80_SECONDS[model] / found.iteration_seconds)
-    cost = mgwfbp_cost(n)
+    compute = _K80_SECONDS[model] * dilation
+    gradients = _gradients(found, compute / found.iteration_seconds, scale)
     by_rule = merged(gradients, cost)
     ways = ([[index] for index in range(len(gradients))], by_rule, [list(range(len(gradients)))])
-    rates = [n * _K80_BATCH[model] / (_K80_SECONDS[model] + exposed_seconds(gradients, way, cost)) for way in ways]
+    images = n * _K80_BATCH[model] * dilation
+    rates = [images / (compute + exposed_seconds(gradients, way, cost)) for way in ways]
     return Merging(model=model, n=n, layerwise=rates[0], merged=rates[1], single=rates[2], groups=len(by_rule))
 
 

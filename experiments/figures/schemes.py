@@ -84,7 +84,7 @@ def schemes_merging(folder: Path) -> list[Path]:
         for axes, (model, title) in zip(
             page.panels, (("googlenet", "GoogLeNet"), ("resnet50", "ResNet-50")), strict=True
         ):
-            found = [schemes.merging(model, n) for n in WORKERS]
+            found = [schemes.merging(model, n, schemes.mgwfbp_cost(n)) for n in WORKERS]
             lines = (
                 ("layer by layer", [one.layerwise / one.n for one in found], RING, DASHES[1]),
                 ("MG-WFBP", [one.merged / one.n for one in found], BYTEPS, DASHES[0]),

@@ -67,7 +67,7 @@ def merging() -> Table:
     """The published size."""
     rows = []
     for model, measured in schemes.MGWFBP_MEASURED.items():
-        one = schemes.merging(model, 8)
+        one = schemes.merging(model, 8, schemes.mgwfbp_cost(8))
         cells = (
             f"{ours:.0f} ({theirs:.0f})"
             for ours, theirs in zip((one.layerwise, one.merged, one.single), measured, strict=True)

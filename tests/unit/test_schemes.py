@@ -37,7 +37,7 @@ def test_few_levels_win_small_tensors_and_many_levels_large_ones() -> None:
 
 @pytest.mark.parametrize("model", schemes.MGWFBP_MEASURED)
 def test_merging_is_ordered_as_its_authors_measured_it(model: str) -> None:
-    one = schemes.merging(model, 8)
+    one = schemes.merging(model, 8, schemes.mgwfbp_cost(8))
     layerwise, merged, single = schemes.MGWFBP_MEASURED[model]
     assert one.merged >= one.layerwise > one.single
     assert merged > layerwise > single
