@@ -66,16 +66,22 @@ class Result:
     seconds: float
 
 
-def launch_command(workers: int, servers: int, command: Sequence[str]) -> list[str]:
-    options = ["--workers", str(workers), "--servers", str(servers)]
+def launch_command(workers: int, servers: int, command: Sequence[str], local_size: int = 1) -> list[str]:
+    options = ["--workers", str(workers), "--servers", str(servers), "--local-size", str(local_size)]
     return [sys.executable, "-m", "byteps", "launch", *options, "--", *command]
 
 
 def launch(
-    program: str, *arguments: str, workers: int, servers: int, seconds: float = PATIENCE_SECONDS, **environment: str
+    program: str,
+    *arguments: str,
+    workers: int,
+    servers: int,
+    local_size: int = 1,
+    seconds: float = PATIENCE_SECONDS,
+    **environment: str,
 ) -> Result:
     """Run a program of PROGRAMS as every worker of a local job."""
-    command = launch_command(workers, servers, [sys.executable, str(PROGRAMS / program), *arguments])
+    command = launch_command(workers, servers, [sys.executable, str(PROGRAMS / program), *arguments], local_size)
     started = time.monotonic()
     with subprocess.Popen(
         command,
