@@ -89,7 +89,7 @@ class Line:
 
 
 def lines(records: Iterable[Record]) -> dict[str, Line]:
-    """By scheme, the fastest by simulation first; of records whose network is a Fat-Tree."""
+    """By scheme and hosts, the fastest by simulation first; of records whose network is a Fat-Tree."""
     found: dict[str, Line] = {}
     for one in records:
         case = one.case
@@ -99,7 +99,7 @@ def lines(records: Iterable[Record]) -> dict[str, Line]:
         ours = case.contender == "schedule"
         scheme = case.settings.get("scheme", "ring")
         kind = scheme.partition(":")[0]
-        name = f"{TITLES.get(kind, kind) if ours else 'gloo ring'}, {case.n} hosts"
+        name = f"{TITLES.get(kind, kind) if ours else 'gloo ring'} ({case.n})"
         line = found.setdefault(
             name,
             Line(

@@ -29,7 +29,8 @@ def schemes_fat_tree(loaded: Loaded, folder: Path) -> list[Path]:
         page.legend.add("Simulated", f"one mark per seed of ECMP, {len(SEEDS)}", color="0.2", **DIAMOND)
         page.legend.add("Emulated", "a launch", color="0.2", **FILLED)
         caption = [
-            "W bytes per host, links of B each way with headers taken off. Switches are routers with multipath routes; "
+            "W bytes per host (how many of them stands behind the scheme), links of B each way with headers taken off. "
+            "Switches are routers with multipath routes; "
             "a flow's path is the kernel's hash of its addresses and ports, which are new in every launch, so launches "
             "and seeds are two samples of collisions and not pairs. "
             f"Our executor runs all but gloo's ring. {source_text(loaded)}.",

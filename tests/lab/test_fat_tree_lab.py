@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import experiments.fat_tree
+from experiments import record, run
+from experiments.progress import display
+from experiments.record import Case
 from scripts import calibrate
 from scripts.fat_tree import fat_tree
 from scripts.fat_tree_lab import FatTreeLab, why_no_fat_tree
@@ -80,6 +84,33 @@ def test_all_links_of_a_ring_in_order_carry_their_rate_at_once(lab: FatTreeLab) 
     found = calibrate.calibrate(lab, seconds=0.7)
     assert min(flow.ratio for flow in found.flows) > 0.9, found.describe()
     assert max(flow.ratio for flow in found.flows) < 1.01, found.describe()
+
+
+def test_the_links_of_a_launch_carry_whole_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the hash was: every flow of a ring is 1.875 tensors, and some link has several."""
+    passed = record.Calibration(least_fraction=1.0, greatest_fraction=1.0, seconds=0.0, passed=True)
+    monkeypatch.setattr(run, "_calibrate", lambda *_: passed)
+    case = Case(
+        experiment="fat_tree",
+        tier="smoke",
+        contender="schedule",
+        settings={"network": "fat-tree:4", "scheme": "shuffled-ring:1"},
+        n=16,
+        k=0,
+        nic_bytes_per_s=2 * RATE,
+        nbytes=1 << 20,
+        warmups=0,
+        iterations=1,
+        block=0,
+    )
+    kept: list[record.Record] = []
+    with display([case], 0.0) as show, experiments.fat_tree.open_stage([case], 64) as stage:
+        run.run_on(stage, [[case]], tmp_path, kept.append, show)
+    assert kept[0].error == ""
+    assert kept[0].correct
+    flows = experiments.fat_tree.busiest_link(kept[0]) / 1.875
+    assert flows == pytest.approx(round(flows), rel=0.02)
+    assert round(flows) >= 1
 
 
 def test_a_creator_that_is_killed_leaves_no_router_behind() -> None:

@@ -76,12 +76,12 @@ def test_a_line_has_times_and_the_busiest_link_of_each_launch() -> None:
         for block in range(2)
     ]
     (name, line), *others = fat_tree.lines([*records, made("schedule", 1.0, n=16)]).items()
-    assert (name, others) == ("ring in order, 16 hosts", [])
+    assert (name, others) == ("ring in order (16)", [])
     assert line.times == pytest.approx([2.0, 2.0])
     assert line.busiest == pytest.approx([1.9, 2.9], abs=1e-5)
     assert line.formula == pytest.approx(1.875)
     (row,) = tables.emulated(loaded("fat_tree", records)).rows
-    assert row[:3] == ("ring in order, 16 hosts", "1.875", "1.875 (1.875 to 1.875)")
+    assert row[:3] == ("ring in order (16)", "1.875", "1.875 (1.875 to 1.875)")
 
 
 def test_the_experiment_fits_its_tree() -> None:
