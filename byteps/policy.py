@@ -77,12 +77,12 @@ class Execution:
         return np.maximum(ahead, 0)
 
     def missed(self) -> Floats:
-        """By worker: contributions of others between an answer and its next push, which that was computed without, in
-        the mean.  Under BSP they are of the same clock; those that arrive at the same moment do not count."""
+        """Contributions of others between an answer to the worker and its next push, which that was computed without;
+        the mean of all chunks.  Under BSP they are of the same clock; those of the same moment do not count."""
         before = self._counted(self.arrived, side="left").sum(axis=0)
         seen = self._counted(self.answered).sum(axis=0)
-        mean: Floats = (before - np.concatenate([np.zeros_like(seen[:1]), seen[:-1]])).mean(axis=(0, 2))
-        return mean
+        lacking: Floats = (before - np.concatenate([np.zeros_like(seen[:1]), seen[:-1]])).mean(axis=2)
+        return lacking
 
     def _counted(self, moments: Floats, side: Literal["left", "right"] = "right") -> NDArray[np.intp]:
         """How many of each worker's contributions had arrived at these moments: by that worker, then like them."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from byteps.poseidon import Layer, choose, factor_elements, server_elements
 from byteps.units import format_nbytes
-from experiments import schemes
+from experiments import policies, schemes
 from experiments.analysis import Loaded
 from experiments.document import Table
 from experiments.emulated_schemes import iterations, lines
@@ -18,6 +18,7 @@ def text() -> str:
         ("BML: an iteration on BCube(3,2) against one NIC per server, 10 Gbit/s", bml()),
         ("MG-WFBP: images/s of 8 nodes, predicted (measured by its authors)", merging()),
         ("Poseidon: elements per machine, 8 workers, 8 shards, batch 32", factors()),
+        ("BSP, SSP, ASP: four workers, one of which computes three times as long", policy_rows()),
         ("The fastest scheme by network and size, and how much longer the others take", choices()),
         ("One scheme for all of them: time / that of the fastest", regrets()),
     )
@@ -90,6 +91,21 @@ def factors() -> Table:
         for (name, layer), way in zip(layers.items(), ways, strict=True)
     ]
     return table(("layer", "parameter server", "sufficient factors", "choice"), rows)
+
+
+def policy_rows() -> Table:
+    """Every scheme with servers, policy and kind of straggler."""
+    rows = []
+    for scheme in policies.schemes():
+        for straggler in policies.STRAGGLERS:
+            for policy in policies.POLICIES:
+                one = policies.outcome(scheme, policy, straggler, 3.0)
+                rates = (f"{one.fast_rate:.2f}", f"{one.slow_rate:.2f}")
+                rows.append((scheme, straggler, policy.name, *rates, str(one.apart), f"{one.missed:.1f}"))
+    return table(
+        ("scheme", "slow worker", "policy", "fastest, it/s", "slowest, it/s", "clocks apart", "pushes missed, at most"),
+        rows,
+    )
 
 
 def choices() -> Table:

@@ -60,7 +60,7 @@ def test_ssp_of_0_is_bsp(schedule: Schedule) -> None:
     assert (found.ends == run(schedule, BSP, times).ends).all()
     assert (found.apart() == 0).all()
     pairs = schedule.num_workers * (schedule.num_workers - 1) / 2
-    assert found.missed().sum() <= pairs + 1e-9  # one of two workers is the first to push a clock
+    assert found.missed().sum() <= T * pairs + 1e-9  # one of two workers is the first to push a clock
 
 
 @pytest.mark.parametrize("schedule", [served.mesh(4), served.parameter_server(4, 2)], ids=lambda one: one.name)
@@ -75,7 +75,10 @@ def test_alike_workers_take_computation_and_one_synchronisation_under_all_polici
 @each
 @under
 def test_nobody_goes_on_more_clocks_ahead_than_the_bound(schedule: Schedule, policy: Policy) -> None:
-    apart = run(schedule, policy, compute(schedule, 4.0, unequal=0.3)).apart()
+    found = run(schedule, policy, compute(schedule, 4.0, unequal=0.3))
+    apart = found.apart()
+    if policy.bound is not None:  # another one may push s + 1 clocks after the slowest, which may have pushed s before
+        assert found.missed().max() <= (schedule.num_workers - 1) * (2 * policy.bound + 1)
     if schedule.num_workers == 1:
         assert apart.max() == 0
     elif policy == ASP:
@@ -119,14 +122,14 @@ def test_the_rule_of_the_runtime_lets_the_same_answers_go_at_the_same_moments(
                 ledger.handle(push(worker, T + 1, 0, members))
         assert ledger.added == T * workers
         missed += ledger.missed
-    counted = found.missed().sum() * T * schedule.shares.size
+    counted = found.missed().sum() * schedule.shares.size
     assert counted <= missed + 1e-6
     if all(np.unique(found.arrived[:, :, chunk]).size == T * workers for chunk in range(schedule.shares.size)):
         assert counted == pytest.approx(missed)
 
 
 def push(worker: int, number: int, nbytes: int, members: int) -> Push:
-    return Push(worker=worker, round=number, nbytes=nbytes, dtype=0, op=0, members=members)  # type: ignore[call-arg]
+    return Push(worker=worker, round=number, nbytes=nbytes, dtype=0, op=0, members=members)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,7 @@ def test_under_asp_the_fast_keep_their_rate_and_under_bsp_they_have_the_straggle
     alone = run(schedule, ASP, compute(schedule)).rates[0]
     slow = compute(schedule, 5.0)
     free, bound = run(schedule, ASP, slow), run(schedule, BSP, slow)
-    assert free.rates[0] >= alone * (1 - 1e-9)
+    assert free.rates[0] >= alone * 0.98  # who pushes at another time takes some of the network then
     assert bound.rates[0] == pytest.approx(bound.rates[-1], rel=0.05)
     assert bound.rates[0] < 2.2  # 0.5 s of computation
     between = [run(schedule, policy, slow).rates[0] for policy in POLICIES]
@@ -165,6 +168,7 @@ def test_schemes_with_servers_are_known_by_their_messages(schedule: Schedule) ->
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a staleness bound of -1; use 0 \(BSP\) or more"):
         ssp(-1)
-    for wrong in ([[0.1]] * 3, [[]] * 4, [[-0.1]] * 4):
+    wrongs: list[list[list[float]]] = [[[0.1]] * 3, [[]] * 4, [[-0.1]] * 4]
+    for wrong in wrongs:
         with pytest.raises(ValueError, match="for 4 workers of mesh; give each of them one number"):
             run(served.mesh(4), BSP, wrong)
