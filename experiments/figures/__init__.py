@@ -32,6 +32,7 @@ from experiments.figures.fig14_emulated import fig14_emulated
 from experiments.figures.fig15_16 import fig15_16_models
 from experiments.figures.gain import gain_steps
 from experiments.figures.limits import limits_nic, limits_racks
+from experiments.figures.policies import schemes_policies
 from experiments.figures.predicted import fig12_predicted
 from experiments.figures.scale import scale_models
 from experiments.figures.schemes import (
@@ -92,6 +93,7 @@ COMPUTED: tuple[Callable[[Path], list[Path]], ...] = (
     schemes_merging,
     schemes_switch,
     schemes_choice,
+    schemes_policies,
 )
 """Figures that no records belong to."""
 
