@@ -19,93 +19,27 @@ Until the next `contribute` of this worker the result stays; and when a round is
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
-import numpy as np
 
-from byteps import local_jobs, local_link, local_sums
-from byteps.communication import Pending, make_pending
+from byteps import local_jobs
+from byteps.communication import Pending
 from byteps.errors import BytePSError
 from byteps.local_jobs import Jobs
-from byteps.local_layout import Layout, divides_at_the_end, itemsize, layout, part, travelling
+from byteps.local_layout import layout
 from byteps.local_link import GIVES, WANTS, Kind, Opening, Place, Said, Sockets
 from byteps.local_memory import Piece, SharedMemory
+from byteps.local_peers import Peers, Surroundings
 from byteps.local_rounds import ALONE_NBYTES
-from byteps.net import Connection, ConnectionLost, Flusher
+from byteps.local_tensor import Done, LocalRound, LocalTensor, members
 from byteps.trace import Span
-from byteps.wire import Op, ProtocolError, TensorSpec
+from byteps.wire import ProtocolError, TensorSpec
 
 _IDLE_SECONDS: Final = 0.25
 _REPORT_SECONDS: Final = 1.0
-Done = Callable[[BaseException | None], None]
-
-
-class Surroundings(Protocol):
-    """What a group needs of the worker around it."""
-
-    def announce(self, spec: TensorSpec) -> None:
-        """This worker submits the tensor; raises the job's error if that is over."""
-
-    def send(
-        self, spec: TensorSpec, source: memoryview, target: memoryview, priority: int, answered: Callable[[], None]
-    ) -> None:
-        """Root: the machine's sum to the network; `answered` when the answer is in `target`."""
-
-    def lost(self, local_rank: int) -> None:
-        """A worker of this machine left without a word."""
-
-    def violated(self, text: str) -> None:
-        """The sums of this machine are over, for that reason."""
-
-    def waiting(self, name: str, seconds: float, ready: tuple[int, ...]) -> None:
-        """These workers (local ranks) have contributed; others have not."""
-
-    def relax(self) -> None:
-        """Called again and again while the network has sums of this machine."""
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class LocalRound:
-    """A contribution of this worker, from its submission to its result."""
-
-    gives: bool = True
-    wants: bool = True
-    priority: int = 0
-    pending: Pending = field(default_factory=make_pending)
-    source: memoryview | None = None  # what is copied into the slot; None: it is there
-    target: memoryview | None = None  # where the result is copied; None: it is read where it is
-    done: Done | None = None
-    timing: Span | None = None
-
-    def end(self, error: BaseException | None) -> None:
-        if self.timing is not None and error is None:
-            self.timing.answered()
-        self.pending.release()
-        if self.done is not None:
-            self.done(error)
-
-
-@dataclass(eq=False, slots=True)
-class LocalTensor:
-    """A tensor's memory on this machine, and this worker's rounds of it."""
-
-    spec: TensorSpec
-    slots: int
-    place: Layout
-    number: int = -1  # the root's
-    memory: memoryview | None = None
-    mapped: threading.Event = field(default_factory=threading.Event)
-    waiting: deque[LocalRound] = field(default_factory=deque)
-    active: LocalRound | None = None
-
-    def bytes(self, where: slice) -> memoryview:
-        assert self.memory is not None
-        return self.memory[where]
 
 
 class LocalGroup:
@@ -127,17 +61,13 @@ class LocalGroup:
         self._tensors: dict[str, LocalTensor] = {}
         self._numbered: dict[int, LocalTensor] = {}
         self._contradictions: list[LocalRound] = []
-        self._departed: set[int] = set()
         self._error: BytePSError | None = None
         self._words: Callable[[bytes], None] | None = None
         self._early_words: list[bytes] = []
         self._over = threading.Event()
-        self._flusher = Flusher()
-        self._sockets = dict(sockets)
-        self._peers = {local: Connection(each.messages, self._flusher) for local, each in sockets.items()}
-        self._jobs = Jobs(self._broken)
-        for local, peer in self._peers.items():
-            threading.Thread(target=self._read, args=(local, peer), name=f"local {local}", daemon=True).start()
+        self._peers = Peers(rank, sockets, around)
+        self._jobs = Jobs(self._peers.broken)
+        self._peers.start(self._hear)
         threading.Thread(target=self._watch, name="local watch", daemon=True).start()
 
     # ---- the user's calls ----
@@ -190,7 +120,7 @@ class LocalGroup:
 
     def tell(self, word: bytes) -> None:
         """Root: to the other workers' `listen`; words come in their order."""
-        self._tell_all(Said(Kind.WORD, body=word))
+        self._peers.tell_all(Said(Kind.WORD, body=word))
 
     def listen(self, hear: Callable[[bytes], None]) -> None:
         """Call `hear` with every word of the root's, in a thread of ours."""
@@ -229,25 +159,19 @@ class LocalGroup:
 
     def leave(self) -> None:
         """This worker submits nothing more; it still adds up, and hands on, what the others do."""
-        self._tell_all(Said(Kind.LEAVE))
+        self._peers.leave()
         with self._lock:
-            self._departed.add(self.rank)
+            self._peers.departed.add(self.rank)
 
     def close(self) -> None:
         self._over.set()
-        for peer in self._peers.values():
-            peer.drain(1.0)
-            peer.close()
-        for each in self._sockets.values():
-            each.files.close()
+        self._peers.close()
         self._jobs.stop()
-        self._flusher.abandon()
+        self._peers.finish()
 
     def abandon(self) -> None:
         """In a forked child: let go of the sockets."""
-        for peer in self._peers.values():
-            peer.abandon()
-        self._flusher.abandon()
+        self._peers.abandon()
 
     # ---- a tensor's rounds in this worker ----
 
@@ -294,7 +218,7 @@ class LocalGroup:
 
     def _fill(self, tensor: LocalTensor, one: LocalRound) -> None:
         assert one.source is not None
-        _copy(one.source, tensor.bytes(tensor.place.slot(self.rank)))
+        tensor.fill(one.source, self.rank)
         self._filled(tensor, one)
 
     def _filled(self, tensor: LocalTensor, one: LocalRound) -> None:
@@ -302,7 +226,7 @@ class LocalGroup:
         self._contribute(tensor, flags, one.priority)
 
     def _contribute(self, tensor: LocalTensor, flags: int, priority: int) -> None:
-        self._tell_all(Said(Kind.CONTRIBUTE, flags, tensor.number, 0, priority))
+        self._peers.tell_all(Said(Kind.CONTRIBUTE, flags, tensor.number, 0, priority))
 
     def _arrived(self, tensor: LocalTensor) -> None:
         """The result is there."""
@@ -316,7 +240,7 @@ class LocalGroup:
 
     def _fetch(self, tensor: LocalTensor, one: LocalRound) -> None:
         assert one.target is not None
-        _copy(tensor.bytes(tensor.place.result), one.target)
+        tensor.fetch(one.target)
         self._end(tensor, one)
 
     def _end(self, tensor: LocalTensor, one: LocalRound) -> None:
@@ -327,20 +251,10 @@ class LocalGroup:
             one.end(None)
             self._begin(tensor)
 
-    def _add(self, tensor: LocalTensor, sources: Iterable[int], index: int, count: int) -> None:
-        """Add up one of `count` parts of these slots."""
-        spec, place = tensor.spec, tensor.place
-        start, end = part(spec.numel, itemsize(spec), index, count)
-        if start < end:
-            slots = [local_sums.view(tensor.bytes(place.slot(one)), spec.dtype)[start:end] for one in sources]
-            total = local_sums.view(tensor.bytes(place.wide), travelling(spec).dtype)[start:end]
-            average = spec.op is Op.AVERAGE and not divides_at_the_end(spec)
-            local_sums.add_up(slots, total, self.size if average else 1)
-
     def _create(self, spec: TensorSpec, slots: int) -> LocalTensor:
         """Have the root say where it is."""
         tensor = self._tensors[spec.name] = self._tensor(spec, slots)
-        self._tell_all(Said(Kind.OPEN, body=msgspec.msgpack.encode(Opening(spec, slots))))
+        self._peers.tell_all(Said(Kind.OPEN, body=msgspec.msgpack.encode(Opening(spec, slots))))
         return tensor
 
     def _tensor(self, spec: TensorSpec, slots: int) -> LocalTensor:
@@ -355,29 +269,6 @@ class LocalGroup:
 
     # ---- what the others say ----
 
-    def _tell_all(self, said: Said) -> None:
-        """The workers that this one has a connection to."""
-        message = said.encode()
-        for peer in self._peers.values():
-            peer.send(message)
-
-    def _read(self, local: int, peer: Connection) -> None:
-        header = bytearray(local_link.HEADER.size)
-        try:
-            while True:
-                said = local_link.receive(peer, header)
-                self._hear(local, said)
-        except ConnectionLost:
-            if local not in self._departed and not self._over.is_set():
-                self._around.lost(local)
-        except BytePSError as error:  # of the protocol, or the job's
-            self._around.violated(f"a message of local rank {local} to {self.rank}: {error}")
-        except Exception as error:
-            self._broken(error)
-
-    def _broken(self, error: BaseException) -> None:
-        self._around.violated(f"summing the workers of this machine failed: {type(error).__name__}: {error}")
-
     def _hear(self, local: int, said: Said) -> None:
         """A message of the root's."""
         if said.kind == Kind.ADD:
@@ -390,7 +281,7 @@ class LocalGroup:
             elif said.kind == Kind.MAP:
                 place = msgspec.msgpack.decode(said.body, type=Place)
                 while self._memory.count <= place.arena:
-                    self._memory.receive(self._sockets[local].files)
+                    self._peers.receive(self._memory, local)
                 self._map(self._tensors[place.name], said.tensor, Piece(place.arena, place.offset, place.nbytes))
             elif said.kind == Kind.WORD:
                 if self._words is None:
@@ -398,13 +289,13 @@ class LocalGroup:
                 else:
                     self._words(bytes(said.body))
             elif said.kind == Kind.LEAVE:
-                self._departed.add(local)
+                self._peers.departed.add(local)
             else:
                 raise ProtocolError(f"kind {said.kind}, which it does not send")
 
     def _add_part(self, tensor: LocalTensor, bits: int) -> None:
-        self._add(tensor, _members(bits), self.rank, self.size)
-        self._tell_all(Said(Kind.ADDED, tensor=tensor.number))
+        tensor.add_up(members(bits), self.rank, self.size, self.size)
+        self._peers.tell_all(Said(Kind.ADDED, tensor=tensor.number))
 
     # ---- time passes ----
 
@@ -423,19 +314,10 @@ class LocalGroup:
     def _complaints(self) -> list[tuple[str, float, tuple[int, ...]]]:
         """What waits for other workers of this machine: the name, since how many seconds, and who is ready."""
         with self._lock:
-            if 0 not in self._departed or self._error is not None:
+            if 0 not in self._peers.departed or self._error is not None:
                 return []  # the root has an eye on everything
             return [
                 (tensor.spec.name, 0.0, (self.rank,))
                 for tensor in self._tensors.values()
                 if tensor.waiting or tensor.active
             ]
-
-
-def _members(bits: int) -> list[int]:
-    return [index for index in range(bits.bit_length()) if bits >> index & 1]
-
-
-def _copy(source: memoryview, target: memoryview) -> None:
-    """Without the interpreter lock."""
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))

@@ -11,9 +11,11 @@ from byteps import local_jobs, local_sums
 from byteps.communication import NOTHING, RELAX_SECONDS
 from byteps.local_layout import divides_at_the_end, travelling
 from byteps.local_link import GIVES, WANTS, Kind, Opening, Place, Said, Sockets
-from byteps.local_memory import Piece, give
-from byteps.local_reduce import LocalGroup, LocalTensor, Surroundings
+from byteps.local_memory import Piece
+from byteps.local_peers import Surroundings
+from byteps.local_reduce import LocalGroup
 from byteps.local_rounds import Next, Rounds
+from byteps.local_tensor import LocalTensor
 from byteps.wire import ProtocolError, TensorSpec
 
 
@@ -48,8 +50,7 @@ class LocalRoot(LocalGroup):
         tensor = self._tensors[spec.name] = self._tensor(spec, slots)
         piece, file = self._memory.take(tensor.place.total_nbytes, tensor.place.alignment)
         if file is not None:
-            for each in self._sockets.values():
-                give(each.files, file)
+            self._peers.give(file)
             os.close(file)
         self._rounds.append(
             Rounds(workers=self.size, op=spec.op, nbytes=spec.nbytes, networked=self._networked, slots=slots)
@@ -67,7 +68,7 @@ class LocalRoot(LocalGroup):
         if tensor.spec == spec and tensor.slots == opening.slots:
             piece = self._pieces[tensor.number]
             body = msgspec.msgpack.encode(Place(spec.name, piece.arena, piece.offset, piece.nbytes))
-            self._peers[local].send(Said(Kind.MAP, tensor=tensor.number, body=body).encode())
+            self._peers.tell(local, Said(Kind.MAP, tensor=tensor.number, body=body))
         elif tensor.spec == spec:
             raise ProtocolError(f"tensor {spec.name!r} has {tensor.slots} slots on local rank 0, {opening.slots} there")
         # Otherwise the scheduler has both declarations, and its verdict is on the way.
@@ -94,11 +95,11 @@ class LocalRoot(LocalGroup):
         """Do what comes next.  Under the lock."""
         rounds = self._rounds[tensor.number]
         if step is Next.ADD_ALONE:
-            self._add(tensor, rounds.sources, 0, 1)
+            tensor.add_up(rounds.sources, 0, 1, self.size)
             step = rounds.added_alone()
         if step is Next.ADD:
             bits = sum(1 << slot for slot in rounds.sources)
-            self._tell_all(Said(Kind.ADD, tensor=tensor.number, bits=bits, priority=rounds.priority))
+            self._peers.tell_all(Said(Kind.ADD, tensor=tensor.number, bits=bits, priority=rounds.priority))
             self._jobs.put(rounds.priority, local_jobs.ADD, partial(self._add_part, tensor, bits))
         elif step is Next.SEND:
             self._in_network += 1
@@ -115,7 +116,7 @@ class LocalRoot(LocalGroup):
 
     def _add_part(self, tensor: LocalTensor, bits: int) -> None:
         rounds = self._rounds[tensor.number]
-        self._add(tensor, rounds.sources, 0, self.size)
+        tensor.add_up(rounds.sources, 0, self.size, self.size)
         with self._lock:
             self._follow(tensor, rounds.added(0))
 
@@ -132,7 +133,7 @@ class LocalRoot(LocalGroup):
             result = local_sums.view(tensor.bytes(tensor.place.result), tensor.spec.dtype)
             local_sums.divide(wide, self._workers, result)
         self._rounds[tensor.number].begin()
-        self._tell_all(Said(Kind.RESULT, tensor=tensor.number))
+        self._peers.tell_all(Said(Kind.RESULT, tensor=tensor.number))
         self._arrived(tensor)
 
     # ---- what the others say ----
@@ -146,7 +147,7 @@ class LocalRoot(LocalGroup):
             elif said.kind == Kind.OPEN:
                 self._opened(local, msgspec.msgpack.decode(said.body, type=Opening))
             elif said.kind == Kind.LEAVE:
-                self._departed.add(local)
+                self._peers.departed.add(local)
             else:
                 raise ProtocolError(f"kind {said.kind}, which it does not send")
 
@@ -165,6 +166,6 @@ class LocalRoot(LocalGroup):
             found = []
             for number, since in self._since.items():
                 arrived = tuple(self._rounds[number].arrived)
-                if now - since >= self._warn_seconds or self._departed.difference(arrived):
+                if now - since >= self._warn_seconds or self._peers.departed.difference(arrived):
                     found.append((self._numbered[number].spec.name, now - since, arrived))
             return found
