@@ -6,6 +6,8 @@
     knee         the highest NIC rate that the software keeps up with (needs root, as every emulated cluster)
     transports   the same tensor over sockets, shared memory, ZeroMQ, gRPC and UCX, from process to process
     codecs       both ends of a compressed tensor, per core, against a 10 Gbit/s NIC
+    convergence  loss of BSP, SSP and asynchronous training, with and without a straggler, on emulated NICs
+    compression  bytes, time and loss of every codec at three NIC rates, emulated
     optimiser    updating the weights where gradients are summed, against the sum alone
     footprint    import time, and the memory of a server
     device       sums on the GPUs of this machine against its PCIe (needs CUDA)
@@ -24,6 +26,8 @@ from baselines.launch import ROOT, Contender
 from experiments import (
     bounds,
     codecs,
+    compression,
+    convergence,
     device,
     footprint,
     here,
@@ -132,6 +136,26 @@ BENCHMARKS: dict[str, Benchmark] = {
         contender=codecs.contender,
         execute=codecs.execute,
         rows=codecs.rows,
+    ),
+    "convergence": Benchmark(
+        title="BSP, SSP and asynchronous training with and without a straggler, 4 workers, 100 Mbit/s NICs",
+        experiment=convergence.NAME,
+        cases=convergence.cases,
+        smoke=lambda: convergence.cases(blocks=1, seconds=3, tasks=["digits"], modes=["bsp", "async"], tier="smoke"),
+        contender=convergence.contender,
+        execute=convergence.execute,
+        rows=convergence.rows,
+        figure="convergence_loss",
+    ),
+    "compression": Benchmark(
+        title="a small language model with every codec, 4 workers, NICs of 25, 100 and 500 Mbit/s",
+        experiment=compression.NAME,
+        cases=compression.cases,
+        smoke=lambda: compression.cases(blocks=1, steps=10, rates=["100Mbit"], tier="smoke"),
+        contender=compression.contender,
+        execute=compression.execute,
+        rows=compression.rows,
+        figure="compression_cost",
     ),
     "optimiser": Benchmark(
         title="optimisers on the CPU that sums, 64 MiB of float32, against the sum alone (Figure 9a)",

@@ -18,7 +18,9 @@ from pathlib import Path
 
 from experiments.analysis import Loaded, load
 from experiments.figures.aggregation import aggregation_time
+from experiments.figures.compression import compression_cost
 from experiments.figures.congestion import congestion_queues
+from experiments.figures.convergence import convergence_loss
 from experiments.figures.disciplines import disciplines_time
 from experiments.figures.fat_tree import schemes_fat_tree
 from experiments.figures.fig3 import fig3_cluster
@@ -63,6 +65,8 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
     "aggregation": (aggregation_time,),
     "congestion": (congestion_queues,),
     "transports": (transports_cost,),
+    "convergence": (convergence_loss,),
+    "compression": (compression_cost,),
     "optimiser": (fig9a_optimisers,),
     "inside": (fig14_emulated,),
     "topologies": (schemes_emulated,),

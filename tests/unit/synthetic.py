@@ -1,9 +1,11 @@
 """Records of runs that never took place, for the tests of what is derived from records."""
 
+import msgspec
 from test_record import make_case, make_record
 
 from byteps import theory
-from experiments import analysis, catalogue, record, traffic
+from experiments import analysis, catalogue, curves, record, traffic
+from experiments.curves import Point
 from experiments.record import Case, NicBytes, NicCounters, Record
 
 RATE = 25e6  # 200 Mbit/s
@@ -63,6 +65,21 @@ def counters(nbytes: int) -> NicCounters:
         rx_wire_bytes=0,
         dropped_packets=0,
     )
+
+
+def trained(case: Case, *, loss: float = 0.1, speeds: tuple[float, ...] = (8.0, 8.0, 8.0, 3.0)) -> Record:
+    """A training whose loss falls from 4 in a straight line over 12 s and 80 steps."""
+    curve = [
+        Point(seconds=12.0 * part, epochs=9 * part, step=int(80 * part), loss=4 + (loss - 4) * part)
+        for part in (0, 0.5, 1)
+    ]
+    facts = {
+        curves.CURVE: msgspec.json.encode(curve).decode(),
+        curves.SPEEDS: msgspec.json.encode(speeds).decode(),
+        curves.STEPS: "[80, 80, 80, 80]",
+    }
+    nics = {f"gpu{rank}": NicBytes(before=counters(0), after=counters(80 << 14)) for rank in range(case.n)}
+    return make_record(case, seconds=[12.0], facts=facts, nics=nics)
 
 
 def planned_nics(case: Case, factor: float = 1.0) -> dict[str, NicBytes]:

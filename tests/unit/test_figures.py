@@ -2,9 +2,9 @@
 
 import matplotlib.pyplot as plt
 import pytest
-from synthetic import MODELS, NOT_INSTALLED, SLOW_NIC, failed, figure_12, loaded, made, not_run, replayed
+from synthetic import MODELS, NOT_INSTALLED, SLOW_NIC, failed, figure_12, loaded, made, not_run, replayed, trained
 
-from experiments import figures
+from experiments import compression, convergence, figures
 from experiments.analysis import absent_text, frame
 from experiments.figures import series, sheet
 from experiments.figures.against_k import lines_against_k, looks
@@ -34,6 +34,11 @@ def records_of(experiment, blocks):
             made("cpu-adder", 0.1, n=1, nic_bytes_per_s=0.0, settings={"dtype": "fp32", "cores": cores}, block=block)
             for block in range(blocks)
             for cores in ("1", "all")
+        ]
+    if experiment in ("convergence", "compression"):
+        return [
+            trained(case)
+            for case in {"convergence": convergence, "compression": compression}[experiment].cases(blocks=blocks)
         ]
     if experiment == "optimiser":
         return [
