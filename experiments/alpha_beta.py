@@ -5,7 +5,9 @@
 
 An idle link of the lab lets a burst pass at once (its token bucket: `scripts.lab.shaping`), which no link of that rate
 would do.  So the time of what a NIC carries of a tensor, up to one burst, is added to every measured time before the
-fit; sizes below it say something of a alone.
+fit.  And while a message waits for its start-up, the bucket fills, and what comes next makes up for it: between one
+burst and many, start-ups are hidden and times lie below a + b s.  The fit is of the sizes on either side: those that a
+burst holds, which tell a, and those that are shaped (`groups.least_shaped_nbytes`), which tell b.
 
 The merge rule (`byteps.merge`) is then asked with these constants, for ResNet-50 on a cluster that the lab stands for:
 tensors divided by `SCALE`, computation dilated as in replays.
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from byteps import theory
 from byteps.merge import AlphaBeta, fitted
 from experiments import schemes, workloads
+from experiments.groups import least_shaped_nbytes
 from experiments.record import LATENCY_FACT, Case, Record
 from experiments.schemes import Merging
 from experiments.statistics import launch_seconds
@@ -37,47 +40,68 @@ class Fit:
     nic_bytes_per_s: float
     cost: AlphaBeta
     formula: AlphaBeta
-    launches: int
-    worst: float  # the largest |fitted / measured - 1|
+    fitted: tuple[tuple[float, float], ...]  # (bytes, seconds without the burst), one per launch
+    left_out: tuple[tuple[float, float], ...]  # of sizes between
 
     @property
     def startup_per_message(self) -> float:
         return self.cost.startup_seconds / (2 * (self.n - 1))
 
+    @property
+    def worst(self) -> float:
+        """The largest |fitted / measured - 1|."""
+        return max(abs(self.cost.seconds(nbytes) / seconds - 1) for nbytes, seconds in self.fitted)
+
+
+def carried_nbytes(case: Case) -> float:
+    """What a ring makes every NIC send."""
+    return 2 * (case.n - 1) / case.n * case.nbytes
+
 
 def unburst_seconds(case: Case, seconds: float) -> float:
     """What a launch's time would be without the bucket's burst, of a ring."""
     rate = case.nic_bytes_per_s
-    carried = 2 * (case.n - 1) / case.n * case.nbytes
-    free = min(carried, shaping(rate).burst_bytes * theory.TCP_PAYLOAD_FRACTION)
+    free = min(carried_nbytes(case), shaping(rate).burst_bytes * theory.TCP_PAYLOAD_FRACTION)
     return seconds + free / (rate * theory.TCP_PAYLOAD_FRACTION)
 
 
+def is_between(case: Case) -> bool:
+    """Whether the bucket hides start-ups."""
+    rate = case.nic_bytes_per_s
+    return shaping(rate).burst_bytes < carried_nbytes(case) and case.nbytes < least_shaped_nbytes(rate)
+
+
 def fits(records: Iterable[Record]) -> list[Fit]:
-    """By contender and n; all launches of all sizes in one fit.  Those of fewer than two sizes are left out."""
+    """By contender and n; all launches in one fit, where there are two sizes for it."""
     groups: dict[tuple[str, int, float], list[Record]] = {}
     for one in records:
         if one.verified and one.case.n > 1:
             groups.setdefault((one.case.contender, one.case.n, one.case.nic_bytes_per_s), []).append(one)
     found = []
     for (contender, n, rate), launches in sorted(groups.items()):
-        if len({one.case.nbytes for one in launches}) < 2:
+        used, left_out = (
+            tuple(
+                (float(one.case.nbytes), unburst_seconds(one.case, launch_seconds(one.seconds)))
+                for one in launches
+                if is_between(one.case) == between
+            )
+            for between in (False, True)
+        )
+        if len({nbytes for nbytes, _ in used}) < 2:
             continue
-        times = [(float(one.case.nbytes), unburst_seconds(one.case, launch_seconds(one.seconds))) for one in launches]
-        cost = fitted(times)
         latency = min(float(one.facts.get(LATENCY_FACT, "nan")) for one in launches)
         found.append(
             Fit(
                 contender=contender,
                 n=n,
                 nic_bytes_per_s=rate,
-                cost=cost,
+                cost=fitted(used),
                 formula=AlphaBeta(
                     startup_seconds=2 * (n - 1) * latency,
                     seconds_per_byte=theory.ring_seconds(1.0, n, rate * theory.TCP_PAYLOAD_FRACTION),
                 ),
-                launches=len(launches),
-                worst=max(abs(cost.seconds(nbytes) / seconds - 1) for nbytes, seconds in times),
+                fitted=used,
+                left_out=left_out,
             )
         )
     return found

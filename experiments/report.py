@@ -111,7 +111,12 @@ SECTIONS: tuple[Section, ...] = (
         ("schemes_fat_tree",),
     ),
     ("inside", "Figure 14: ways to sum inside a machine, every link emulated", _inside, ("fig14_emulated",)),
-    ("alpha_beta", "All-reduces as a + b s, and MG-WFBP's rule with these constants", _alpha_beta, ()),
+    (
+        "alpha_beta",
+        "All-reduces as a + b s, and MG-WFBP's rule with these constants",
+        _alpha_beta,
+        ("schemes_alpha_beta",),
+    ),
     ("bml", "VGG-19 on BCube against one NIC per server", schemes.saved, ("schemes_bml",)),
     ("bml_lenet5", "LeNet-5 on BCube against one NIC per server", schemes.saved, ("schemes_bml_lenet5",)),
 )

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from experiments.analysis import Loaded, load
 from experiments.figures.aggregation import aggregation_time
+from experiments.figures.alpha_beta import schemes_alpha_beta
 from experiments.figures.compression import compression_cost
 from experiments.figures.congestion import congestion_queues
 from experiments.figures.convergence import convergence_loss
@@ -71,6 +72,7 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
     "inside": (fig14_emulated,),
     "topologies": (schemes_emulated,),
     "fat_tree": (schemes_fat_tree,),
+    "alpha_beta": (schemes_alpha_beta,),
     "bml": (schemes_bml,),
     "bml_lenet5": (schemes_bml,),
 }

@@ -19,7 +19,7 @@ def costs(loaded: Loaded) -> Table:
             f"{one.cost.seconds_per_byte * 1e9:.1f}",
             f"{one.formula.seconds_per_byte * 1e9:.1f}",
             f"{one.cost.seconds_per_byte / one.formula.seconds_per_byte:.3f}",
-            f"{one.worst:.0%} of {one.launches}",
+            f"{one.worst:.0%} of {len(one.fitted)}",
         )
         for one in fits(loaded.records)
     ]

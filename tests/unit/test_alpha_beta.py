@@ -1,5 +1,6 @@
 """The cost of an all-reduce from its times: exact ones are found again, and the bucket's burst is accounted for."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ BURST_SECONDS = shaping(RATE).burst_bytes / RATE
 
 
 def launches(contender: str = "schedule", cost: AlphaBeta = COST, n: int = 4) -> list[Record]:
-    """As a lab would show them: without the burst that its links owe."""
+    """As a lab would show them: without the time of a burst."""
     found = []
     for nbytes in SIZES:
         seconds = cost.seconds(nbytes)
@@ -64,11 +65,21 @@ def test_the_burst_of_an_idle_link_is_no_part_of_the_cost() -> None:
     assert fit.cost.seconds_per_byte == pytest.approx(COST.seconds_per_byte, rel=1e-6)
     assert fit.formula.startup_seconds == pytest.approx(2 * 3 * 1e-5)
     assert fit.formula.seconds_per_byte == pytest.approx(COST.seconds_per_byte)
-    assert (fit.launches, fit.worst) == (len(SIZES), pytest.approx(0, abs=1e-6))
+    assert fit.worst == pytest.approx(0, abs=1e-6)
+
+
+def test_sizes_between_a_burst_and_what_is_shaped_are_left_out() -> None:
+    records = launches()
+    for index in (3, 4):
+        records[index] = msgspec.structs.replace(records[index], seconds=[1.0])
+    (fit,) = alpha_beta.fits(records)
+    assert fit.cost.startup_seconds == pytest.approx(COST.startup_seconds, rel=1e-6)
+    assert [nbytes for nbytes, _ in fit.fitted] == [2**10, 2**12, 2**14, 2**20, 2**22]
+    assert [nbytes for nbytes, _ in fit.left_out] == [2**16, 2**18]
 
 
 def test_every_contender_and_number_of_workers_has_its_own_fit_and_single_sizes_have_none() -> None:
-    records = [*launches("gloo-ring"), *launches(n=2), *launches(n=8)[:1], *launches()]
+    records = [*launches("gloo-ring"), *launches(n=2), *launches(n=8)[3:6], *launches()]
     assert [(one.contender, one.n) for one in alpha_beta.fits(records)] == [
         ("gloo-ring", 4),
         ("schedule", 2),
