@@ -58,17 +58,21 @@ def carried_nbytes(case: Case) -> float:
     return 2 * (case.n - 1) / case.n * case.nbytes
 
 
-def unburst_seconds(case: Case, seconds: float) -> float:
-    """What a launch's time would be without the bucket's burst, of a ring."""
-    rate = case.nic_bytes_per_s
-    free = min(carried_nbytes(case), shaping(rate).burst_bytes * theory.TCP_PAYLOAD_FRACTION)
-    return seconds + free / (rate * theory.TCP_PAYLOAD_FRACTION)
+def burst_nbytes(one: Record) -> int:
+    """What an idle link of the launch lets pass at once; only emulated ones do."""
+    return shaping(one.case.nic_bytes_per_s).burst_bytes if one.provenance == "emulated" else 0
 
 
-def is_between(case: Case) -> bool:
-    """Whether the bucket hides start-ups."""
-    rate = case.nic_bytes_per_s
-    return shaping(rate).burst_bytes < carried_nbytes(case) and case.nbytes < least_shaped_nbytes(rate)
+def unburst_seconds(one: Record) -> float:
+    """What a launch's time would be without a burst, of a ring."""
+    free = min(carried_nbytes(one.case), burst_nbytes(one) * theory.TCP_PAYLOAD_FRACTION)
+    return launch_seconds(one.seconds) + free / (one.case.nic_bytes_per_s * theory.TCP_PAYLOAD_FRACTION)
+
+
+def hides_startups(one: Record) -> bool:
+    """Whether the bucket fills while messages wait for their start-ups, and no more than makes up for them."""
+    burst = burst_nbytes(one)
+    return 0 < burst < carried_nbytes(one.case) and one.case.nbytes < least_shaped_nbytes(one.case.nic_bytes_per_s)
 
 
 def fits(records: Iterable[Record]) -> list[Fit]:
@@ -80,12 +84,8 @@ def fits(records: Iterable[Record]) -> list[Fit]:
     found = []
     for (contender, n, rate), launches in sorted(groups.items()):
         used, left_out = (
-            tuple(
-                (float(one.case.nbytes), unburst_seconds(one.case, launch_seconds(one.seconds)))
-                for one in launches
-                if is_between(one.case) == between
-            )
-            for between in (False, True)
+            tuple((float(one.case.nbytes), unburst_seconds(one)) for one in launches if hides_startups(one) == hidden)
+            for hidden in (False, True)
         )
         if len({nbytes for nbytes, _ in used}) < 2:
             continue

@@ -1,13 +1,17 @@
 """The cost of an all-reduce from its times: exact ones are found again, and the bucket's burst is accounted for."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from synthetic import PAYLOAD_RATE, RATE, loaded, made
 
 from byteps.merge import AlphaBeta, fitted
 from experiments import agenda, alpha_beta
+from experiments.figures.alpha_beta import schemes_alpha_beta
 from experiments.record import LATENCY_FACT, Record
 from experiments.tables import alpha_beta as tables
 from scripts.lab import shaping
@@ -76,6 +80,27 @@ def test_sizes_between_a_burst_and_what_is_shaped_are_left_out() -> None:
     assert fit.cost.startup_seconds == pytest.approx(COST.startup_seconds, rel=1e-6)
     assert [nbytes for nbytes, _ in fit.fitted] == [2**10, 2**12, 2**14, 2**20, 2**22]
     assert [nbytes for nbytes, _ in fit.left_out] == [2**16, 2**18]
+
+
+def test_real_links_have_no_bucket() -> None:
+    records = [
+        msgspec.structs.replace(one, provenance="measured", seconds=[COST.seconds(one.case.nbytes)])
+        for one in launches()
+    ]
+    (fit,) = alpha_beta.fits(records)
+    assert fit.cost.startup_seconds == pytest.approx(COST.startup_seconds, rel=1e-6)
+    assert (len(fit.fitted), fit.left_out) == (len(SIZES), ())
+
+
+def test_both_sides_of_the_fit_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: saved.append(figure))
+    schemes_alpha_beta(loaded("alpha_beta", launches()), tmp_path)
+    (axes,) = saved[0].axes
+    line, fitted_marks, left_out = axes.lines
+    assert list(line.get_ydata())[-1] == pytest.approx(COST.seconds(SIZES[-1]))
+    assert len(fitted_marks.get_xdata()) == len(SIZES) - 2
+    assert (len(left_out.get_xdata()), left_out.get_markerfacecolor()) == (2, "white")
 
 
 def test_every_contender_and_number_of_workers_has_its_own_fit_and_single_sizes_have_none() -> None:

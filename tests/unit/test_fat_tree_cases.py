@@ -1,13 +1,16 @@
 """Cases on an emulated Fat-Tree: the lab they get, and what records of them say."""
 
 import re
+from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from synthetic import PAYLOAD_RATE, loaded, made, made_case
 
 from baselines.wiring import fat_tree_ports
 from byteps.network import fat_tree as simulated_tree
 from experiments import agenda, fat_tree, networks
+from experiments.figures.fat_tree import schemes_fat_tree
 from experiments.record import HEADER_BYTES, NicBytes, NicCounters
 from experiments.tables import fat_tree as tables
 from scripts.leftovers import LabError
@@ -82,6 +85,19 @@ def test_a_line_has_times_and_the_busiest_link_of_each_launch() -> None:
     assert line.formula == pytest.approx(1.875)
     (row,) = tables.emulated(loaded("fat_tree", records)).rows
     assert row[:3] == ("ring in order (16)", "1.875", "1.875 (1.875 to 1.875)")
+
+
+def test_launches_are_drawn_beside_the_simulations_of_all_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: saved.append(figure))
+    settings = {**TREE, "scheme": "ring"}
+    fields = {"n": 16, "nbytes": NBYTES, "settings": settings, "record_nics": {"gpu0": nic(1.875)}}
+    records = [made("schedule", 2.0 * NBYTES / PAYLOAD_RATE, block=block, **fields) for block in range(3)]
+    schemes_fat_tree(loaded("fat_tree", records), tmp_path)
+    (axes,) = saved[0].axes
+    assert [len(line.get_xdata()) for line in axes.lines] == [1, len(fat_tree.SEEDS), 3]
 
 
 def test_the_experiment_fits_its_tree() -> None:
