@@ -87,7 +87,7 @@ def test_all_links_of_a_ring_in_order_carry_their_rate_at_once(lab: FatTreeLab) 
 
 
 def test_the_links_of_a_launch_carry_whole_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the hash was: every flow of a ring is 1.875 tensors, and some link has several."""
+    """Whatever the hash was: every flow of a ring is 1.875 tensors, and a link has a whole number of them."""
     passed = record.Calibration(least_fraction=1.0, greatest_fraction=1.0, seconds=0.0, passed=True)
     monkeypatch.setattr(run, "_calibrate", lambda *_: passed)
     case = Case(
