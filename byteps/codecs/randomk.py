@@ -47,7 +47,9 @@ class RandomK(Codec):
                 return
             sent = part[places]
             values[:] = sent
-            part[places] = sent - values
+            left = sent - values
+            left[~np.isfinite(left)] = 0  # a float64 number that is none in float32
+            part[places] = left
 
     def _unpack_add(self, packed: Array, part: Array, factor: float, scratch: Array, draw: int) -> None:
         values = packed.view(FLOAT32)

@@ -43,8 +43,7 @@ class TopK(Codec):
     def _pack(self, part: Array, packed: Array, scratch: Array, draw: int) -> None:
         magnitudes = scratch[: part.size]
         np.abs(part, out=magnitudes)
-        finite = bool(np.isfinite(magnitudes.max()))
-        if not finite:
+        if not np.isfinite(magnitudes.max()):
             magnitudes[np.isnan(magnitudes)] = math.inf
         k = chosen_of(part.size, self.ratio)
         places = _largest(magnitudes, k)
@@ -53,7 +52,7 @@ class TopK(Codec):
         with np.errstate(over="ignore", invalid="ignore"):
             values[:] = part[places]
             part[places] -= values
-        if not finite:
+        if not np.isfinite(values).all():  # such numbers were given, or float64 ones that are none in float32
             part[~np.isfinite(part)] = 0
 
     def _unpack_add(self, packed: Array, part: Array, factor: float, scratch: Array, draw: int) -> None:

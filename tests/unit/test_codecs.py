@@ -189,6 +189,17 @@ def test_what_is_not_finite_goes_out_at_once_and_is_not_kept(spelling, odd):
     assert np.isfinite(decoded(codec, encoded(codec, left, numbers("normal", size, 5), 1), size, draw=1)).all()
 
 
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_double_that_is_infinite_in_float32_is_not_kept_when_it_is_sent(spelling):
+    codec, size = codecs.get(spelling), 1000
+    draw = next(n for n in range(10**6) if not codec.linear or drawn(codec, size, n)[3])
+    values = numbers("normal", size, 6, np.float64)
+    values[3] = 1e300
+    left = np.zeros(size)
+    assert np.isinf(decoded(codec, encoded(codec, left, values, draw), size, np.float64, draw)).any()
+    assert np.isfinite(left).all()
+
+
 def test_sums_beyond_float32_are_no_warnings(recwarn):
     for spelling in SPELLINGS:
         codec, left = codecs.get(spelling), np.full(BLOCK, 3e38, np.float32)
