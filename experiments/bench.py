@@ -9,6 +9,7 @@
     convergence  loss of BSP, SSP and asynchronous training, with and without a straggler, on emulated NICs
     compression  bytes, time and loss of every codec at three NIC rates, emulated
     optimiser    updating the weights where gradients are summed, against the sum alone
+    local        workers of one machine, summed in shared memory, against copies; and on emulated NICs, which see one
     footprint    import time, and the memory of a server
     device       sums on the GPUs of this machine against its PCIe (needs CUDA)
 
@@ -32,6 +33,7 @@ from experiments import (
     footprint,
     here,
     knee,
+    local,
     loopback,
     optimiser,
     provenance,
@@ -141,7 +143,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="BSP, SSP and asynchronous training with and without a straggler, 4 workers, 100 Mbit/s NICs",
         experiment=convergence.NAME,
         cases=convergence.cases,
-        smoke=lambda: convergence.cases(blocks=1, seconds=3, tasks=["digits"], modes=["bsp", "async"], tier="smoke"),
+        smoke=lambda: convergence.cases(seconds=2, tasks=["digits"], modes=["async"], tier="smoke"),
         contender=convergence.contender,
         execute=convergence.execute,
         rows=convergence.rows,
@@ -151,7 +153,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="a small language model with every codec, 4 workers, NICs of 25, 100 and 500 Mbit/s",
         experiment=compression.NAME,
         cases=compression.cases,
-        smoke=lambda: compression.cases(blocks=1, steps=10, rates=["100Mbit"], tier="smoke"),
+        smoke=lambda: compression.cases(steps=10, rates=["100Mbit"], codecs=["none", "onebit"], tier="smoke"),
         contender=compression.contender,
         execute=compression.execute,
         rows=compression.rows,
@@ -166,6 +168,16 @@ BENCHMARKS: dict[str, Benchmark] = {
         execute=optimiser.execute,
         rows=optimiser.rows,
         figure="fig9a_optimisers",
+    ),
+    "local": Benchmark(
+        title="the workers of one machine in shared memory, against copies, and on 100 Mbit/s NICs",
+        experiment=local.NAME,
+        cases=local.cases,
+        smoke=lambda: local.cases(blocks=1, lab_blocks=0, iterations=1, nbytes=8 << 20, counts=(2,), tier="smoke"),
+        contender=local.contender,
+        execute=local.execute,
+        rows=local.rows,
+        figure="local_reduction",
     ),
     "footprint": Benchmark(
         title="import time and memory",

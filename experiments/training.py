@@ -178,7 +178,7 @@ def execute(wanted: Sequence[Case], raw: Path, tell: Callable[[str], None]) -> l
         logs = raw / "logs" / f"{record.case_hash(case)[:12]}-{time.time_ns()}"
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
-            one = _run(case, _traced(contender(case.contender), path, int(case.settings["steps"])), logs)
+            one = run_once(case, _traced(contender(case.contender), path, int(case.settings["steps"])), logs)
             one = msgspec.structs.replace(one, facts={**one.facts, **_from_traces(path)})
         record.append(raw / f"{NAME}.jsonl", one)
         records.append(one)
@@ -187,7 +187,8 @@ def execute(wanted: Sequence[Case], raw: Path, tell: Callable[[str], None]) -> l
     return records
 
 
-def _run(case: Case, one: Contender, logs: Path) -> Record:
+def run_once(case: Case, one: Contender, logs: Path) -> Record:
+    """On this machine, or on an emulated cluster where NICs are shaped."""
     if not case.nic_bytes_per_s:
         return here.run(case, one, logs=logs)
     blank = run.blank_record(case, one, "emulated")

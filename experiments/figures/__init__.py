@@ -35,6 +35,7 @@ from experiments.figures.fig14_emulated import fig14_emulated
 from experiments.figures.fig15_16 import fig15_16_models
 from experiments.figures.gain import gain_steps
 from experiments.figures.limits import limits_nic, limits_racks
+from experiments.figures.local import local_reduction
 from experiments.figures.policies import schemes_policies
 from experiments.figures.predicted import fig12_predicted
 from experiments.figures.scale import scale_models
@@ -69,6 +70,7 @@ FIGURES: dict[str, tuple[Draw, ...]] = {
     "convergence": (convergence_loss,),
     "compression": (compression_cost,),
     "optimiser": (fig9a_optimisers,),
+    "local": (local_reduction,),
     "inside": (fig14_emulated,),
     "topologies": (schemes_emulated,),
     "fat_tree": (schemes_fat_tree,),

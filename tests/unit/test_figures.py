@@ -2,9 +2,21 @@
 
 import matplotlib.pyplot as plt
 import pytest
-from synthetic import MODELS, NOT_INSTALLED, SLOW_NIC, failed, figure_12, loaded, made, not_run, replayed, trained
+from synthetic import (
+    MODELS,
+    NOT_INSTALLED,
+    SLOW_NIC,
+    failed,
+    figure_12,
+    loaded,
+    made,
+    not_run,
+    replayed,
+    summed_locally,
+    trained,
+)
 
-from experiments import compression, convergence, figures
+from experiments import compression, convergence, figures, local
 from experiments.analysis import absent_text, frame
 from experiments.figures import series, sheet
 from experiments.figures.against_k import lines_against_k, looks
@@ -40,6 +52,8 @@ def records_of(experiment, blocks):
             trained(case)
             for case in {"convergence": convergence, "compression": compression}[experiment].cases(blocks=blocks)
         ]
+    if experiment == "local":
+        return [summed_locally(case) for case in local.cases(blocks=blocks, lab_blocks=blocks)]
     if experiment == "optimiser":
         return [
             made("cpu-optimiser", 0.1, n=1, nic_bytes_per_s=0.0, settings={"optimiser": name}, block=block)
