@@ -32,13 +32,20 @@ contender = learning.contender
 execute = learning.execute
 
 
-def cases(*, blocks: int = 2, steps: int = 80, rates: Sequence[str] = RATES, tier: str = "reproduce") -> list[Case]:
+def cases(
+    *,
+    blocks: int = 1,
+    steps: int = 80,
+    rates: Sequence[str] = RATES,
+    codecs: Sequence[str] = tuple(CODECS),
+    tier: str = "reproduce",
+) -> list[Case]:
     """Every codec at every rate; those of a rate after each other."""
     found = []
     for block in range(blocks):
-        turn = block % len(CODECS)
-        codecs = [*list(CODECS)[turn:], *list(CODECS)[:turn]]
-        for position, (rate, codec) in enumerate((rate, codec) for rate in rates for codec in codecs):
+        turn = block % len(codecs)
+        turned = [*codecs[turn:], *codecs[:turn]]
+        for position, (rate, codec) in enumerate((rate, codec) for rate in rates for codec in turned):
             found.append(
                 Case(
                     experiment=NAME,

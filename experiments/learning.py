@@ -8,8 +8,9 @@ record's facts.
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -78,42 +79,61 @@ def _noting(one: Contender, folder: Path) -> Contender:
 
 
 def execute(wanted: Sequence[Case], raw: Path, tell: Callable[[str], None]) -> list[Record]:
-    """One launch after the other, each recorded as soon as it ends; those with shaped NICs only where a lab can be."""
-    records = []
-    for number, case in enumerate(wanted, start=1):
-        if case.nic_bytes_per_s and (reason := why_no_lab()):
-            raise LabError(reason)
-        started = time.monotonic()
-        logs = raw / "logs" / f"{record.case_hash(case)[:12]}-{time.time_ns()}"
-        one = measure(case, logs)
-        record.append(raw / f"{case.experiment}.jsonl", one)
-        records.append(one)
-        curve = curves.points(one)
-        done = f"{one.seconds[0]:.1f} s, loss {curve[0].loss:.3f} to {curve[-1].loss:.3f}" if one.correct else ""
-        said = one.error or done or "ranks ended with different weights"
-        tell(f"[{number}/{len(wanted)}] {case.title}: {said} ({time.monotonic() - started:.0f} s)")
+    """One launch after the other, each recorded as soon as it ends; LabError where no lab can be but must."""
+    records: list[Record] = []
+    for rate, group in groupby(wanted, lambda case: case.nic_bytes_per_s):
+        cases = list(group)
+        made: Iterable[tuple[Record, Path]]
+        if not rate:
+            made = ((here.run(case, one, logs=logs), notes) for case, one, logs, notes in _prepared(cases, raw))
+        else:
+            made = _in_lab(cases, raw)
+        began = time.monotonic()
+        for one, notes in made:
+            one = _with_curve(one, notes)
+            record.append(raw / f"{one.case.experiment}.jsonl", one)
+            records.append(one)
+            tell(f"[{len(records)}/{len(wanted)}] {one.case.title}: {_said(one)} ({time.monotonic() - began:.0f} s)")
+            began = time.monotonic()
     return records
 
 
-def measure(case: Case, logs: Path) -> Record:
-    """One launch; a failure is a record with its error."""
-    with tempfile.TemporaryDirectory() as folder:
-        one = _run(case, _noting(contender(case.contender), Path(folder)), logs)
-        notes = [msgspec.json.decode(path.read_bytes(), type=curves.Notes) for path in Path(folder).glob("*.json")]
-    if one.error or len(notes) != case.n:
-        return one
-    return msgspec.structs.replace(one, facts={**one.facts, **curves.facts(notes)})
+def _said(one: Record) -> str:
+    if one.error or not one.correct:
+        return one.error or "ranks ended with different weights"
+    curve = curves.points(one)
+    return f"{one.seconds[0]:.1f} s, loss {curve[0].loss:.3f} to {curve[-1].loss:.3f}"
 
 
-def _run(case: Case, one: Contender, logs: Path) -> Record:
-    if not case.nic_bytes_per_s:
-        return here.run(case, one, logs=logs)
-    blank = run.blank_record(case, one, "emulated")
-    with Lab(star(run.cluster_of([case]))) as lab:
+def _prepared(cases: Sequence[Case], raw: Path) -> Iterator[tuple[Case, Contender, Path, Path]]:
+    """Of each: the contender, whose workers write what they noted into a folder, logs, and that folder."""
+    for case in cases:
+        logs = raw / "logs" / f"{record.case_hash(case)[:12]}-{time.time_ns()}"
+        with tempfile.TemporaryDirectory() as folder:
+            yield case, _noting(contender(case.contender), Path(folder)), logs, Path(folder)
+
+
+def _in_lab(cases: Sequence[Case], raw: Path) -> Iterator[tuple[Record, Path]]:
+    """On one emulated cluster, calibrated before, between and after them."""
+    if reason := why_no_lab():
+        raise LabError(reason)
+    with Lab(star(run.cluster_of(list(cases)))) as lab:
         stage = Emulated(lab)
         before = run.calibrate_once(stage)
-        (outcome,) = launch.run([case], one, stage, logs=logs, tell=lambda _case, _doing: None)
-        return run.assemble(blank, outcome, before, run.calibrate_once(stage))
+        for case, one, logs, notes in _prepared(cases, raw):
+            blank = run.blank_record(case, one, "emulated")
+            (outcome,) = launch.run([case], one, stage, logs=logs, tell=lambda _case, _doing: None)
+            after = run.calibrate_once(stage)
+            yield run.assemble(blank, outcome, before, after), notes
+            before = after
+
+
+def _with_curve(one: Record, folder: Path) -> Record:
+    """What its workers noted among its facts; a launch that failed has none."""
+    notes = [msgspec.json.decode(path.read_bytes(), type=curves.Notes) for path in folder.glob("*.json")]
+    if one.error or len(notes) != one.case.n:
+        return one
+    return msgspec.structs.replace(one, facts={**one.facts, **curves.facts(notes)})
 
 
 def nic_nbytes(one: Record) -> float:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from experiments import convergence, curves, learning
+from experiments import convergence, curves, learning, record
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -13,10 +13,12 @@ def trained(tmp_path, mode, **settings):
     """Two workers and one server on this machine."""
     case, *_ = convergence.cases(blocks=1, tasks=["digits"], modes=[mode])
     chosen = {**case.settings, "pace": "0.0", "straggler": "1", **settings}
-    one = learning.measure(
-        msgspec.structs.replace(case, nic_bytes_per_s=0.0, n=2, k=1, settings=chosen), tmp_path / "logs"
-    )
+    here = msgspec.structs.replace(case, nic_bytes_per_s=0.0, n=2, k=1, settings=chosen)
+    said = []
+    (one,) = learning.execute([here], tmp_path, said.append)
     assert one.correct, one.error or one.oracle
+    assert "loss 2.3" in said[0]
+    assert record.read(tmp_path / "convergence.jsonl")[0] == [one]
     return one
 
 
