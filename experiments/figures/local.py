@@ -60,7 +60,7 @@ def _memory(page: Sheet, axes: Axes, records: list[Record]) -> None:
             page.legend.add("Measured", f"{workers} workers", **style)
     axes.set(xlabel="tensor", ylabel="goodput / copies")
     axes.set_xticks(range(len(sizes)), [format_nbytes(nbytes) for nbytes in sizes], fontsize=7)
-    axes.set_ylim(bottom=0)
+    _from_zero(axes)
 
 
 def _nics(
@@ -75,7 +75,11 @@ def _nics(
         page.legend.add("Emulated", "100 Mbit/s NICs", **_ON_NICS)
     axes.set_xticks(range(len(NIC_SIZES)), list(map(str, NIC_SIZES)))
     axes.set(xlabel="workers per machine", ylabel=what)
-    axes.set_ylim(bottom=0)
+    _from_zero(axes)
+
+
+def _from_zero(axes: Axes) -> None:
+    axes.set_ylim(0, 1.1 * axes.dataLim.ymax if axes.has_data() else 1.0)
 
 
 def _points(axes: Axes, places: dict[float, list[float]], style: dict[str, Any]) -> None:
