@@ -1,15 +1,15 @@
 """One worker of a training whose loss is followed, for `experiments.convergence` and `experiments.compression`.
 
-    digits   scikit-learn's digits and the small convolutional network of examples/digits.py; SGD with momentum
-    char     Python's manual, character by character, and the small GPT of examples/char_model.py; AdamW
+    digits   scikit-learn's digits and the small convolutional network of examples/digits.py
+    char     Python's manual, character by character, and the small GPT of examples/char_model.py
 
 A step takes at least `pace` seconds before its backward pass, as on a machine that computes so long; the last rank is
 the straggler, if there is one, and takes `straggler` times as long.  Waiting costs no processor time, so that all
 workers can share the cores of one machine.  Training ends after `steps` steps of every rank or after `seconds`,
 whichever comes first.
 
-Differences of asynchronous ranks add up where gradients are averaged, so their learning rate is divided by the
-number of ranks, as docs/training.md says.
+The optimiser is AdamW.  Differences of asynchronous ranks add up where gradients are averaged, so their learning rate
+is divided by the number of ranks, as docs/training.md says.
 
 It speaks the protocol of `baselines.driver`: "go" is the whole training.  Rank 0 keeps copies of its weights meanwhile
 and computes their losses afterwards, so that evaluating takes no time from training.  "check": all ranks have rank 0's
@@ -35,6 +35,7 @@ from examples import char_model, digits
 from experiments.curves import Evaluation, Notes
 from experiments.trainer import protocol
 
+LEARNING_RATE = 3e-3
 EVALUATE_SECONDS = 0.4  # between two copies of the weights
 _HELD_OUT = 0.05  # of the text
 _LENGTH = 64  # characters of a sample
@@ -49,7 +50,6 @@ class Task:
     samples: int  # of a batch
     data: int  # samples of the data set
     held_out: tuple[torch.Tensor, torch.Tensor]
-    optimizer: Callable[[nn.Module, float], torch.optim.Optimizer]  # the second: what to divide the learning rate by
 
 
 def digits_task() -> Task:
@@ -61,16 +61,12 @@ def digits_task() -> Task:
         chosen = torch.randint(len(images), (samples,), generator=_random(rank, step))
         return images[chosen], labels[chosen]
 
-    def optimizer(model: nn.Module, ranks: float) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=0.1 / ranks, momentum=0.9)
-
     return Task(
         build=_seeded(digits.network),
         batch=batch,
         samples=samples,
         data=len(images),
         held_out=(test.tensors[0], test.tensors[1]),
-        optimizer=optimizer,
     )
 
 
@@ -86,16 +82,12 @@ def char_task() -> Task:
     def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         return cut(train, torch.randint(len(train) - _LENGTH, (samples,), generator=_random(rank, step)))
 
-    def optimizer(model: nn.Module, ranks: float) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(model.parameters(), lr=3e-3 / ranks)
-
     return Task(
         build=_seeded(lambda: char_model.CharacterModel(len(characters), _LENGTH)),
         batch=batch,
         samples=samples,
         data=len(train) // _LENGTH,
         held_out=cut(rest, torch.arange(64) * ((len(rest) - _LENGTH) // 64)),
-        optimizer=optimizer,
     )
 
 
@@ -134,9 +126,9 @@ class Learner:
         self.task, self.wait = task, wait
         self.model = task.build()
         word, _, staleness = mode.partition(":")
-        ranks = 1.0 if word == "bsp" else float(bps.size())
+        rate = LEARNING_RATE if word == "bsp" else LEARNING_RATE / bps.size()
         self.optimizer: torch.optim.Optimizer = bps.DistributedOptimizer(
-            task.optimizer(self.model, ranks),
+            torch.optim.AdamW(self.model.parameters(), lr=rate),
             self.model.named_parameters(),
             compression=compression(codec),
             mode=cast(Literal["bsp", "async", "ssp"], word),  # which refuses others itself

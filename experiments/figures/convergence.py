@@ -54,7 +54,7 @@ def convergence_loss(loaded: Loaded, folder: Path) -> list[Path]:
             for axes, what in ((by_epochs, "epochs of all workers"), (by_time, "seconds")):
                 axes.axhline(TARGETS[task], color=THEORY_COLOUR, linewidth=0.6, linestyle=":")
                 axes.set(xlabel=what, ylabel=f"loss, {_NAMES[task]}")
-            to_target.set(ylabel=f"seconds until loss {TARGETS[task]:g}", ylim=(0, None))
+            to_target.set(ylabel=f"seconds until loss {TARGETS[task]:g}", ylim=(0, 1.15 * to_target.get_ylim()[1]))
         return page.save(folder, "convergence_loss", _caption(loaded))
 
 
