@@ -243,7 +243,7 @@ class SummationService:
         return adopted
 
     def finish(self, key: int, total: Array, op: int, num_workers: int, dtype: np.dtype[Any]) -> Array:
-        """The answer to a complete sum: `kernels.finish`, unless somebody makes more of it (`experiments.optimisers`)."""
+        """The answer to a complete sum; `experiments.optimisers` makes more of it than `kernels.finish`."""
         return kernels.finish(total, op, num_workers, dtype)
 
     def _change(self, key: int, push: Push, incoming: Array, answers: list[Answer] | None) -> None:

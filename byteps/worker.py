@@ -1,6 +1,6 @@
-"""One worker of a job: joins it, registers tensors, keeps the order of transfers of the same tensor, and leaves.
+"""One worker of a job: joins it, submits and waits, and leaves.
 
-The user's thread submits and waits; `communication` moves the bytes.
+`registry` knows the tensors and keeps their transfers in order, `communication` moves the bytes.
 """
 
 import contextlib
@@ -10,39 +10,25 @@ import socket
 import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from byteps import wire
-from byteps.coding import TensorCoding
-from byteps.communication import RELAX_SECONDS, CommunicationService, Pending, Transfer, make_pending
+from byteps.communication import RELAX_SECONDS, CommunicationService, Pending, Transfer
 from byteps.errors import KINDS, BytePSError
 from byteps.handshake import connect, parse_address
 from byteps.net import Connection, Flusher
+from byteps.registry import Registry
 from byteps.rendezvous import Link, log
 from byteps.server import num_processes, service_command
 from byteps.settings import Settings
 from byteps.trace import Span
 from byteps.version import VERSION
-from byteps.wire import Message, TensorEntry, TensorSpec
+from byteps.wire import Message, TensorSpec
 
 _VERDICT_SECONDS: Final = 5.0
 _WAIT_STEP_SECONDS: Final = 1.0
 _SHUTDOWN_SECONDS: Final = 10.0
-
-
-@dataclass(eq=False, slots=True)
-class _Tensor:
-    """A registered tensor, or one whose registration is under way (entry is None)."""
-
-    spec: TensorSpec
-    entry: TensorEntry | None = None
-    round: int = 0
-    waiting: deque[tuple[memoryview, memoryview, int, Span | None, Pending]] = field(default_factory=deque)
-    active: bool = False
-    coding: TensorCoding | None = None  # from its first transfer on, if it has a codec
 
 
 class Worker:
@@ -62,23 +48,14 @@ class Worker:
         self.rank = -1  # the machine's, as all that travels: this worker's own only if it is alone there
         self._who = "worker" if settings.rank < 0 else f"worker {settings.rank}"
         self._failed = failed
-        self._lock = threading.Lock()  # guards all that follows down to _outstanding; taken before the service's own
-        self._tensors: dict[str, _Tensor] = {}
-        self._unregistered: list[TensorSpec] = []
-        self._contradictions: list[Pending] = []
-        self._registering = False
-        self._tuned = False
-        self._error: BytePSError | None = None
-        self._outstanding = 0
-        self._callbacks: dict[Pending, Callable[[], None]] = {}
         self._communication = CommunicationService(
             credit_bytes=settings.credit_bytes, completed=self._completed, lost=self._lost, violated=self._violated
         )
+        self._registry = Registry(self._communication, self._declare)
         self._barrier = threading.Event()
         self._go = threading.Event()
         self._planned = threading.Event()
         self._plan: wire.Plan | None = None
-        self._leaving = False
         self._children: list[subprocess.Popen[bytes]] = []
         self._sockets: list[socket.socket] = []  # to the own service's processes
         self._pid = os.getpid()
@@ -124,8 +101,7 @@ class Worker:
     def _wait(self, event: threading.Event, what: str) -> None:
         if not event.wait(max(self._link.deadline + _VERDICT_SECONDS - time.monotonic(), 0.0)):
             self._link.fail("start", f"{self._who} waited {self.settings.start_seconds:.0f} s for {what}, in vain")
-        if self._error is not None:
-            raise self._error
+        self._registry.check()
 
     def _start_services(self) -> None:
         """The summation service of this machine: a process, since the user's code holds the interpreter lock."""
@@ -172,7 +148,7 @@ class Worker:
             case wire.Notice(text=text):
                 log(self._who, text)
             case wire.Table(entries=entries, barrier=barrier):
-                self._register(entries)
+                self._registry.register(entries)
                 if barrier:
                     self._barrier.set()
             case wire.Failed(kind=kind, text=text):
@@ -186,75 +162,29 @@ class Worker:
 
     def _fail(self, error: BytePSError) -> None:
         """The job is over: everything pending and everything later raises this."""
-        with self._lock:
-            if self._error is not None:
-                return
-            self._error = error
-            released = [transfer.pending for transfer in self._communication.stop()]
-            released += self._contradictions
-            released += [pending for tensor in self._tensors.values() for *_, pending in tensor.waiting]
-        for pending in released:
-            pending.release()
+        if not self._registry.fail(error):
+            return
         for event in (self._planned, self._go, self._barrier):
             event.set()
         self._failed(error)
 
-    def _register(self, entries: tuple[TensorEntry, ...]) -> None:
-        with self._lock:
-            for entry in entries:
-                if not self._tuned:
-                    self._tuned = True
-                    self._communication.tune(entry.cut_nbytes)
-                tensor = self._tensors.setdefault(entry.spec.name, _Tensor(entry.spec))
-                if tensor.spec != entry.spec:
-                    continue  # the scheduler has our declaration too, and its verdict is on the way
-                tensor.entry = entry
-                self._activate(tensor)
-            self._registering = False
-            self._send_declarations()
-        self._communication.pump()
-
-    def _send_declarations(self) -> None:
-        """New names go out together, one batch under way at a time.  Under the lock."""
-        if self._unregistered and not self._registering:
-            self._registering = True
-            self._link.send(wire.Declare(specs=tuple(self._unregistered), barrier=False))
-            self._unregistered.clear()
+    def _declare(self, specs: tuple[TensorSpec, ...]) -> None:
+        self._link.send(wire.Declare(specs=specs, barrier=False))
 
     # ---- the user's calls ----
 
     def declare(self, specs: list[TensorSpec]) -> None:
         """A barrier: registers these names, the same set on every worker, or raises MismatchError everywhere."""
         self._barrier.clear()
-        with self._lock:
-            if self._error is not None:
-                raise self._error
-            for spec in specs:
-                self._tensors.setdefault(spec.name, _Tensor(spec))
+        self._registry.expect(specs)
         self._link.send(wire.Declare(specs=tuple(specs), barrier=True))
         while not self._barrier.wait(_WAIT_STEP_SECONDS):
             pass  # the scheduler ends a barrier that stalls
-        if self._error is not None:
-            raise self._error
+        self._registry.check()
 
     def announce(self, spec: TensorSpec) -> None:
         """Register a tensor whose bytes others send, or this worker later."""
-        with self._lock:
-            self._check_open()
-            tensor = self._tensors.get(spec.name)
-            if tensor is None:
-                self._tensors[spec.name] = _Tensor(spec)
-            elif tensor.spec == spec:
-                return
-            self._unregistered.append(spec)
-            self._send_declarations()
-
-    def _check_open(self) -> None:
-        """Raise why nothing can be submitted."""
-        if self._error is not None:
-            raise self._error
-        if self._leaving:
-            raise BytePSError("push_pull after shutdown(), with which this worker has left its job")
+        self._registry.announce(spec)
 
     def submit(
         self,
@@ -272,26 +202,7 @@ class Worker:
         """
         if spec.members and self.rank not in spec.members:
             raise BytePSError(f"tensor {spec.name!r} has {spec.describe()}; this is rank {self.rank}")
-        with self._lock:
-            self._check_open()
-            tensor = self._tensors.get(spec.name)
-            if tensor is None:
-                tensor = self._tensors[spec.name] = _Tensor(spec)
-            self._outstanding += 1
-            pending = make_pending()
-            if answered is not None:
-                self._callbacks[pending] = answered
-            if tensor.spec == spec:
-                tensor.waiting.append((source, target, priority, timing, pending))
-            else:
-                self._contradictions.append(pending)  # it is never sent; the scheduler's verdict releases it
-            if tensor.entry is None or tensor.spec != spec:
-                self._unregistered.append(spec)
-                self._send_declarations()
-            else:
-                self._activate(tensor)
-        self._communication.pump()
-        return pending
+        return self._registry.submit(spec, source, target, priority, timing, answered)
 
     def wait(self, pending: Pending, seconds: float = math.inf) -> bool:
         """Until the transfer is complete, whether it is in time; raises the job's error if it failed."""
@@ -303,8 +214,7 @@ class Worker:
             if time.monotonic() >= deadline:
                 return False
         pending.release()
-        if self._error is not None:
-            raise self._error
+        self._registry.check()
         return True
 
     def relax(self) -> None:
@@ -332,10 +242,8 @@ class Worker:
         """
         if self.is_child:
             return
-        with self._lock:
-            self._leaving = True
-            outstanding = max(self._outstanding, outstanding)
-        if self._error is None:
+        outstanding = max(self._registry.leave(), outstanding)
+        if self._registry.error is None:
             self._link.send(wire.Goodbye(outstanding=outstanding, error=error))
             if not self._link.finished.wait(_SHUTDOWN_SECONDS) and self._keeps_weights:
                 log(self._who, "has left; its summation service keeps weights for the others: waiting for their end")
@@ -345,14 +253,14 @@ class Worker:
         for child in self._children:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(_VERDICT_SECONDS)
-        if self._error is not None:
+        if self._registry.error is not None:
             for child in self._children:
                 child.kill()
 
     @property
     def _keeps_weights(self) -> bool:
         """Whether a service of this machine has weights that other workers may still change."""
-        return bool(self._children) and any(tensor.spec.op is wire.Op.ADD for tensor in self._tensors.values())
+        return bool(self._children) and self._registry.has_weights
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's sockets, without a word on them and without its locks."""
@@ -362,44 +270,8 @@ class Worker:
 
     # ---- the communication service's word, in its threads ----
 
-    def _activate(self, tensor: _Tensor) -> bool:
-        """Start the tensor's next waiting transfer, if none is under way; whether it did.  Under the lock."""
-        if tensor.active or tensor.entry is None or not tensor.waiting or self._error is not None:
-            return False
-        source, target, priority, timing, pending = tensor.waiting.popleft()
-        tensor.active = True
-        if tensor.spec.codec and tensor.coding is None:
-            tensor.coding = TensorCoding(tensor.entry)
-        self._communication.submit(
-            Transfer(
-                entry=tensor.entry,
-                nbytes=tensor.spec.nbytes,
-                priority=priority,
-                round=tensor.round,
-                source=source,
-                target=target,
-                pending=pending,
-                timing=timing,
-                coding=tensor.coding,
-            )
-        )
-        tensor.round += 1
-        return True
-
     def _completed(self, transfer: Transfer) -> None:
-        with self._lock:
-            tensor = self._tensors[transfer.entry.spec.name]
-            tensor.active = False
-            self._outstanding -= 1
-            answered = self._callbacks.pop(transfer.pending, None)
-            more = self._activate(tensor)
-        if transfer.timing is not None:
-            transfer.timing.answered()
-        transfer.pending.release()
-        if answered is not None:
-            answered()
-        if more:
-            self._communication.pump()
+        self._registry.completed(transfer)
 
     def _violated(self, service: int, text: str) -> None:
         message = f"worker {self.rank} refused a frame of {self._service_name(service)}: {text}"
@@ -415,7 +287,7 @@ class Worker:
 
     def lost(self, name: str) -> None:
         """The same of any peer."""
-        if self._leaving or self._link.finished.is_set():
+        if self._registry.leaving or self._link.finished.is_set():
             return
         self._link.send(wire.Lost(peer=name))
         if not self._link.finished.wait(_VERDICT_SECONDS):

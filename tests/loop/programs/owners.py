@@ -13,6 +13,6 @@ index = np.arange(100_000, dtype=np.float32)
 total = byteps.push_pull(index + rank, "w", op="sum")
 if not np.array_equal(total, index * size + size * (size - 1) // 2):
     raise AssertionError("the sum is wrong")
-entry = current().worker._tensors["w"].entry
+entry = current().worker._registry._tensors["w"].entry
 print(f"rank {rank}: cut {entry.cut_nbytes}, owners {sorted(Counter(entry.owners).items())}", flush=True)
 byteps.shutdown()
