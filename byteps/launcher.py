@@ -30,7 +30,7 @@ from byteps.plan import load_plan
 from byteps.rendezvous import log
 from byteps.settings import Settings, SettingsError, read_settings
 
-_VERDICT_SECONDS: Final = 2.0
+_VERDICT_SECONDS: Final = 4.0
 _FINISH_SECONDS: Final = 15.0
 _GRACE_SECONDS: Final = 3.0
 _LAST_LINES_SECONDS: Final = 0.5

@@ -237,7 +237,7 @@ class Link:
             self.send(Heartbeat())
             silent = time.monotonic() - self._heard
             if silent > limit:
-                self.fail("peer_lost", f"lost the scheduler at {self._where}: not heard of for {silent:.0f} s")
+                self.fail("peer_lost", f"lost the scheduler at {self._where}: not heard of for more than {limit:g} s")
 
 
 def run_scheduler(settings: Settings, planned: Shares | None, sock: socket.socket | None = None) -> int:
