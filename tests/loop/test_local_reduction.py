@@ -28,7 +28,7 @@ def sums(workers: int, servers: int, local_size: int, seen: int) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("workers", "servers", "local_size"), [(4, 0, 2), (4, 0, 4), (6, 1, 3)], ids=["2 x 2", "1 x 4", "2 x 3, a server"]
+    ("workers", "servers", "local_size"), [(4, 0, 4), (6, 1, 3)], ids=["1 machine of 4", "2 of 3, a server"]
 )
 def test_all_types_and_operations_are_the_oracles(workers: int, servers: int, local_size: int) -> None:
     sums(workers, servers, local_size, seen=local_size)
