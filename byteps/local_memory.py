@@ -1,9 +1,9 @@
 """Shared memory of one machine's workers: the root makes it, the others map it.
 
 Memory of `memfd_create` has no name anywhere, not in /dev/shm either: it is gone with the last process that has it,
-however that ended.  Its file goes from the root to the others over a Unix socket (SCM_RIGHTS) and is closed once it is
-mapped, so tensors take neither names nor file descriptors.  Pieces of tensors are cut from large arenas and live as
-long as the job.  A page takes memory when it is first written.
+however that ended.  Its file goes from the root to the others over a Unix socket (SCM_RIGHTS).  Pieces of tensors are
+cut from large arenas and live as long as the job: an arena takes a file descriptor (of Python's mmap), a tensor none.
+A page takes memory when it is first written.
 """
 
 import mmap
