@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from byteps import codecs
+from byteps.errors import BytePSError
 
 
 class Compressor(Protocol):
@@ -70,6 +71,15 @@ class Compression:
     def randomk(ratio: float) -> Coded:
         """Elements drawn by lot, this share of them."""
         return Coded(f"randomk:{ratio}")
+
+
+def check_compressor(compressor: Any) -> None:
+    """An error for what cannot compress, such as a codec's spelling; Horovod's are classes with static methods."""
+    if not all(callable(getattr(compressor, name, None)) for name in ("compress", "decompress")):
+        raise BytePSError(
+            f"compression={compressor!r} is none; use Compression.none, .fp16, .bf16, .onebit, .topk(0.01) or "
+            ".randomk(0.01), or an object with compress and decompress"
+        )
 
 
 def codec_of(compressor: Compressor, tensor: torch.Tensor) -> str:

@@ -20,7 +20,7 @@ from byteps.coding import with_codec
 from byteps.errors import BytePSError
 from byteps.session import Session, current, make_spec
 from byteps.torch import exchange
-from byteps.torch.compression import Compressor, codec_of
+from byteps.torch.compression import Compressor, check_compressor, codec_of
 from byteps.torch.exchange import Doing, Word, listed
 from byteps.torch.tensors import Handle, begin, dtype_name, synchronize
 from byteps.wire import TensorSpec
@@ -58,6 +58,7 @@ class GradientReducer:
         sparse_as_dense: bool,
     ) -> None:
         """A barrier: the same parameters on every rank, or MismatchError everywhere."""
+        check_compressor(compression)
         self.session: Session = current()
         self.passes = passes
         self.samples: int | None = None  # that this rank's gradients stand for; None: all ranks count alike

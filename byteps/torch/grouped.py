@@ -17,7 +17,7 @@ from byteps.torch.collectives import (
     allreduce_async,
     allreduce_async_,
 )
-from byteps.torch.compression import Coded, Compression, Compressor
+from byteps.torch.compression import Coded, Compression, Compressor, check_compressor
 from byteps.torch.tensors import Handle
 from byteps.torch.tensors import poll as poll_one
 from byteps.torch.tensors import synchronize as finish
@@ -72,6 +72,7 @@ def grouped_allreduce(
             allreduce(tensor, average, each, compression, op, prescale_factor, postscale_factor, process_set)
             for tensor, each in zip(tensors, names, strict=True)
         ]
+    check_compressor(compression)
     packed = [compression.compress(tensor) for tensor in tensors]
     handles = [
         allreduce_async(tensor, average, each, op, prescale_factor, postscale_factor, process_set)

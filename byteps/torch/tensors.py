@@ -15,7 +15,7 @@ import torch
 from byteps.coding import with_codec
 from byteps.communication import NOTHING, Pending
 from byteps.session import LOCAL_GROUP, PendingTensor, Session, current, make_spec
-from byteps.torch.compression import Compression, Compressor, codec_of
+from byteps.torch.compression import Compression, Compressor, check_compressor, codec_of
 from byteps.torch.device import Underway
 from byteps.torch.staging import Stager
 from byteps.wire import TensorSpec
@@ -48,6 +48,7 @@ def push_pull(
     the gradient is the average or sum of the workers' gradients.
     """
     average, name = _swap(average, name)
+    check_compressor(compression)
     compressed, context = compression.compress(tensor)
     codec = codec_of(compression, compressed)
     if torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad:

@@ -137,7 +137,28 @@ def the_hook_of_ddp_compresses() -> None:
     wrapped(torch.randn(5, 1000)).sum().backward()
     assert len(model.weight.grad.abs().unique()) == 1, "one magnitude per block"
     assert torch.equal(bps.broadcast(model.weight.grad, 0), model.weight.grad)
+    for other in (bps.Compression.topk(0.01), bps.Compression.onebit):
+        # Another model of the same size: another codec will do, and nothing of an earlier model is in its gradients.
+        model = torch.nn.Linear(1000, 6)
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        wrapped.register_comm_hook(other, bps.ddp_hook)
+        (wrapped(torch.zeros(5, 1000)) * 0).sum().backward()
+        assert not model.weight.grad.any()
+    for wrong in (bps.Compression.fp16, bps.Compression.topk):
+        wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(10, 6))
+        wrapped.register_comm_hook(wrong, bps.ddp_hook)
+        with pytest.raises(Exception, match="the first argument is None, a name"):
+            wrapped(torch.zeros(5, 10)).sum().backward()
     torch.distributed.destroy_process_group()
+
+
+def what_cannot_compress_is_named() -> None:
+    weight = torch.nn.Parameter(torch.zeros(3))
+    for wrong in ("onebit", bps.Compression.topk, bps.Compression):
+        with pytest.raises(byteps.errors.BytePSError, match="is none; use Compression"):
+            bps.push_pull(torch.zeros(3), name="wrong", compression=wrong)
+        with pytest.raises(byteps.errors.BytePSError, match="is none; use Compression"):
+            bps.DistributedOptimizer(torch.optim.SGD([weight], lr=0.1), compression=wrong)
 
 
 def training_converges() -> None:
@@ -178,6 +199,7 @@ values_are_the_codec_by_hand()
 nothing_is_lost()
 infinity_is_seen_by_all_and_over()
 training_converges()
+what_cannot_compress_is_named()
 the_hook_of_ddp_compresses()
 print("right", flush=True)
 byteps.shutdown()
