@@ -85,7 +85,7 @@ def test_every_scheme_has_a_name(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("scheme", "k", "words"),
     [
-        ("star", 0, "known are mesh, ring"),
+        ("star", 0, "known are mesh, relayed-mesh, ring"),
         ("gray-ring", 0, "must be a square"),
         ("bml:3x2", 0, "ports.levels = 6"),
         ("servers", 0, "needs machines beside the workers"),
